@@ -25,8 +25,8 @@ from dro.proto.interest.events import InterestEvent
 from dro.proto.unicast.connections import OnOutcome
 from dro.transport import sockets
 from dro.transport.session import ReceiverTransport
-from dro.um.fragment.context import ContextSettings, FragmentContext
-from dro.um.fragment.resolution import TopicResolution
+from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.resolution import ContextSettings, TopicResolution
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
 from portals.datapath.handover import ForwardEntry

@@ -118,7 +118,7 @@ class ProxySources:
         self._offers[seen.otid] = seen
         self._egress.feed(proxy, worker, seen.handle)
         self._advertised_ns = self._loop.now_ns()
-        if self._context.has_silent_sources and not self._is_waiting:
+        if self._context.own.has_silent and not self._is_waiting:
             self._is_waiting = True
             self._loop.call_later(CALM_NS, self._advertise_silent)
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
@@ -131,10 +131,10 @@ class ProxySources:
             self._loop.run_in_slices(self._advertise_steps())
 
     def _advertise_steps(self) -> Iterator[None]:
-        while self._context.has_silent_sources:
+        while self._context.own.has_silent:
             with self._context.together():
                 for _ in range(STEP):
-                    if (trouble := self._context.advertise_silent()) is not None:
+                    if (trouble := self._context.own.advertise_silent()) is not None:
                         self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"error": str(trouble)})
             yield
             if self._is_busy() and not self._is_awaited:

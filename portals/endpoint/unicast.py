@@ -76,7 +76,7 @@ class TrdUnicast:
         receiving.on_domain_route = self._on_domain_route
         for context in (sending, receiving):
             context.on_unicast = self._on_unicast
-        ctx.counters.set(Slot.UNICAST_QUEUE_LIMIT, sending.unicast_limit_bytes)
+        ctx.counters.set(Slot.UNICAST_QUEUE_LIMIT, sending.unicast.limit_bytes)
         if not own.port:
             ctx.log.warning(LogEvent.NO_REQUEST_PORT, extra={"remedy": NO_PORT_REMEDY})
 

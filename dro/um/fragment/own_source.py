@@ -1,35 +1,29 @@
-"""A source of a context as its users have it: a topic on a transport session, advertised until it is closed."""
+"""The sources of one context as its users have them: topics on transport sessions, advertised until they are closed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
+from dro.config.um.options import UmOptions
+from dro.errors import DecodeError
+from dro.loop import Loop
 from dro.proto.context.own import OwnSource, OwnSources
 from dro.transport.session import SenderTransport
+from dro.um.fragment.options import advertising_options
+from dro.um.fragment.resolution import TopicResolution
+from dro.um.fragment.source_sessions import SourceSessions
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
 
 
-class SourceOwner(Protocol):
-    """Is the context of a source."""
-
-    def now_ns(self) -> int: ...
-
-    def on_own_changed(self) -> None: ...
-
-    def on_own_closed(self, transport: SenderTransport, linger_ns: int) -> None: ...
-
-
 class FragmentSource:
     """One source of ours."""
 
-    def __init__(self, owner: SourceOwner, sources: OwnSources, own: OwnSource, transport: SenderTransport) -> None:
+    def __init__(self, owner: ContextSources, own: OwnSource, transport: SenderTransport) -> None:
         self.topic, self.topic_index, self.otid = own.topic, own.topic_index, own.otid
         self.transport = transport
         self._owner = owner
-        self._sources = sources
         self._own = own
         self._is_closed = False
 
@@ -47,14 +41,12 @@ class FragmentSource:
         One that has advertised its end stays so, unless it is to be advertised `again`.
         """
         if not self._is_closed:
-            self._sources.update(self._own, tuple(tir_options), self._owner.now_ns(), again=again)
-            self._owner.on_own_changed()
+            self._owner.update(self._own, tuple(tir_options), again=again)
 
     def end(self) -> None:
         """Advertise its end, and stay on the session."""
         if not self._is_closed:
-            self._sources.end(self._own, self._owner.now_ns())
-            self._owner.on_own_changed()
+            self._owner.end(self._own)
 
     def close(self, *, final: bool, linger_ns: int) -> None:
         """Stop advertising, with final advertisements or in silence, and leave the session.
@@ -63,5 +55,78 @@ class FragmentSource:
         """
         if not self._is_closed:
             self._is_closed = True
-            self._sources.close(self._own, self._owner.now_ns(), final=final)
-            self._owner.on_own_closed(self.transport, linger_ns)
+            self._owner.leave(self._own, self.transport, final=final, linger_ns=linger_ns)
+
+
+class ContextSources:
+    """Opens the sources of one context on sessions of its pools."""
+
+    def __init__(self, loop: Loop, resolution: TopicResolution, pools: SourceSessions, own: OwnSources) -> None:
+        self._loop = loop
+        self._resolution = resolution
+        self._pools = pools
+        self._own = own
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def open(
+        self,
+        topic: bytes,
+        options: UmOptions,
+        source_otid: bytes | None,
+        tir_items: tuple[lbmr.TirOption, ...],
+        *,
+        is_silent: bool = False,
+    ) -> FragmentSource:
+        """Open a source; see `OwnSources.open`.
+
+        Raises: ResourceError naming the option, DecodeError when it cannot be advertised.
+        """
+        transport = self._pools.acquire(options)
+        try:
+            own = self._own.open(
+                topic,
+                (transport.address, transport.transport_index),
+                advertising_options(options),
+                self._loop.now_ns(),
+                source_otid=source_otid,
+                tir_items=tir_items,
+                is_silent=is_silent,
+            )
+        except DecodeError:
+            self._pools.release(transport, 0)
+            raise
+        self._resolution.pump()
+        return FragmentSource(self, own, transport)
+
+    @property
+    def has_silent(self) -> bool:
+        """Sources that were opened silently, and wait for `advertise_silent`."""
+        return self._own.has_silent
+
+    def advertise_silent(self) -> DecodeError | None:
+        """See `OwnSources.advertise_silent`."""
+        trouble = self._own.advertise_silent(self._loop.now_ns())
+        self._resolution.pump()
+        return trouble
+
+    def update(self, source: OwnSource, tir_items: tuple[lbmr.TirOption, ...], *, again: bool) -> None:
+        """Do what `FragmentSource.update` says."""
+        self._own.update(source, tir_items, self._loop.now_ns(), again=again)
+        self._resolution.pump()
+
+    def end(self, source: OwnSource) -> None:
+        """Do what `FragmentSource.end` says."""
+        self._own.end(source, self._loop.now_ns())
+        self._resolution.pump()
+
+    def leave(self, source: OwnSource, transport: SenderTransport, *, final: bool, linger_ns: int) -> None:
+        """Do what `FragmentSource.close` says."""
+        self._own.close(source, self._loop.now_ns(), final=final)
+        self._pools.release(transport, linger_ns)
+        self._resolution.pump()
+
+    def close(self) -> None:
+        """Stop advertising all sources, in silence."""
+        self._own.remove_all(self._loop.now_ns())

@@ -64,6 +64,7 @@ class ReceiverSessions:
         if self._sessions.get(transport.address) is transport:
             del self._sessions[transport.address]
             transport.leave()
+            transport.sources.clear()  # each knows the other
             self._past += transport.counts()
 
     def _on_ended(self, transport: ReceiverTransport, now_ns: int) -> None:

@@ -11,8 +11,10 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
+from dro.config.um.options import UmOptions
 from dro.config.um.sets import ResolverOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
@@ -27,6 +29,7 @@ from dro.proto.resolver.source_advertisements import Matcher
 from dro.timers import Timer
 from dro.transport import mmsg
 from dro.transport.sockets import OS_SOCKETS, Sockets, ip_text
+from dro.um.fragment.options import resolver_config
 from dro.um.fragment.tr_channel import TrChannel
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
@@ -35,6 +38,25 @@ log = logging.getLogger(__name__)
 seen = LimitedLogger.of_events(log)
 
 LOG_KINDS_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """What a context is, besides its options.
+
+    `domain_id`: of the TRD when it is configured (a DRO's), 0 to learn it. `sm_before_data`: LBT-RM sources send
+    session messages before their first data. `sending`: the options of the context of the same TRD that has the
+    sources, if it is another.
+    """
+
+    name: str = ""
+    source_type: int = lbmr.SenderType.APPLICATION
+    domain_id: int = 0
+    sm_before_data: bool = False
+    sending: UmOptions | None = None
+
+
+USUAL: Final = ContextSettings()
 
 
 class TopicResolution:
@@ -203,3 +225,23 @@ class TopicResolution:
 def source_field(source: ev.FoundSource) -> dict[str, object]:
     """Return the field of a log line that names a source."""
     return {"source": format_source(source.address, source.topic_index)}
+
+
+def open_resolution(
+    loop: Loop,
+    options: UmOptions,
+    settings: ContextSettings,
+    rng: random.Random,
+    batch: mmsg.DatagramBatch,
+    sockets: Sockets,
+    perform: Callable[[do.ContextEffect], object],
+    on_packet: Callable[[lbmr.Packet, int, int], object],
+) -> TopicResolution:
+    """Open the topic resolution of a context with these options. Raises: ResourceError."""
+    o = ResolverOptions.of(options)
+    if settings.sending is not None:
+        o = o.sending_as(ResolverOptions.of(settings.sending))
+    config = resolver_config(o, rng.randbytes(8), settings.source_type, settings.domain_id)
+    return TopicResolution(
+        loop, o, config, name=settings.name, rng=rng, batch=batch, sockets=sockets, perform=perform, on_packet=on_packet
+    )

@@ -17,7 +17,8 @@ from dro.config.um.sets import BatchingOptions
 from dro.errors import DecodeError
 from dro.loop import Loop
 from dro.transport.session import SenderTransport
-from dro.um.fragment.context import ContextSettings, FragmentContext
+from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config, name_without_effect
 from dro.um.message.delivery import Delivery, Listener, topic_bytes
 from dro.um.message.events import SourceEvent, UsageError

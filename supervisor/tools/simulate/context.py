@@ -53,7 +53,8 @@ class SimContext:
         self, trd: Trd, user: ContextUser, options: UmOptions, rng: Random, *, sending: UmOptions | None = None
     ) -> None:
         """`sending`: the options of the context of a DRO that has the sources; None for an application."""
-        self.trd, self.user, self.options = trd, user, options
+        self.trd, self.user = trd, user
+        self.options: UmOptions = options
         self._is_dro = is_dro = sending is not None
         self.ip = trd.enter(self)
         kind = lbmr.SenderType.DRO if is_dro else lbmr.SenderType.APPLICATION
@@ -173,6 +174,10 @@ class SimContext:
         """Take data of a session that was joined."""
         if (bound := self._bound.get(session)) is not None:
             self.user.on_data(bound, sent)
+
+    def on_unicast(self, message: bytes, sender_ip: int) -> None:
+        """Take route information of another DRO in the TRD."""
+        self.user.on_unicast(message, sender_ip)
 
     def on_session_ended(self, session: SimSession) -> None:
         """A joined session has ended by itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from dro.clock import ms
 from dro.config.um.options import UmOptions
@@ -21,12 +21,28 @@ from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
 from supervisor.tools.simulate.clock import SimClock
 from supervisor.tools.simulate.messages import Sent
 
-if TYPE_CHECKING:
-    from supervisor.tools.simulate.context import SimContext
-
 DELAY_NS: Final = ms(1) // 2
 _GROUP: Final = 0xEFFF0001
 _PORT: Final = 14371
+
+
+class Member(Protocol):
+    """A context in the TRD."""
+
+    @property
+    def ip(self) -> int: ...
+
+    @property
+    def options(self) -> UmOptions: ...
+
+    def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None: ...
+
+    def on_unicast(self, message: bytes, sender_ip: int) -> None:
+        """Take route information of another DRO in the TRD; for portals alone."""
+
+    def on_data(self, session: SimSession, sent: Sent) -> None: ...
+
+    def on_session_ended(self, session: SimSession) -> None: ...
 
 
 class SimSession:
@@ -36,7 +52,7 @@ class SimSession:
     was_connected: Final = True
     has_begun: Final = True
 
-    def __init__(self, trd: Trd, owner: SimContext, options: UmOptions, number: int, *, sm_before_data: bool) -> None:
+    def __init__(self, trd: Trd, owner: Member, options: UmOptions, number: int, *, sm_before_data: bool) -> None:
         """`number`: among all sessions of the TRD."""
         self._trd = trd
         self.owner = owner
@@ -53,7 +69,7 @@ class SimSession:
             self._sms.restart(trd.clock.now_ns)
         self._heard_ns = trd.clock.now_ns
         self.is_open = True
-        self.joined: dict[SimContext, None] = {}
+        self.joined: dict[Member, None] = {}
 
     @property
     def active_ns(self) -> int:
@@ -81,7 +97,7 @@ class Trd:
 
     def __init__(self, clock: SimClock, domain_id: int) -> None:
         self.clock, self.domain_id = clock, domain_id
-        self.members: dict[SimContext, int] = {}  # with their address
+        self.members: dict[Member, int] = {}  # with their address
         self.packets = 0
         """Topic resolution datagrams."""
         self.data = 0
@@ -98,13 +114,13 @@ class Trd:
     def name(self) -> str:
         return f"TRD{self.domain_id}"
 
-    def enter(self, member: SimContext) -> int:
+    def enter(self, member: Member) -> int:
         """Take in a context; returns its address."""
         self._next_ip += 1
         self.members[member] = self._next_ip
         return self._next_ip
 
-    def leave(self, member: SimContext) -> None:
+    def leave(self, member: Member) -> None:
         """Remove a context that has died: nothing comes from it or to it any more."""
         del self.members[member]
         for session in [*self._sessions.values()]:
@@ -112,19 +128,19 @@ class Trd:
             if session.owner is member:
                 self.close_session(session)
 
-    def _to_all(self, member: SimContext, act: Callable[[SimContext, int], object]) -> None:
+    def _to_all(self, member: Member, act: Callable[[Member, int], object]) -> None:
         ip = self.members[member]
         for other in self.members:
             if other is not member:
                 self.clock.after(DELAY_NS, partial(self._if_there, other, partial(act, other, ip)))
 
-    def _if_there(self, member: SimContext, act: Callable[[], object]) -> None:
+    def _if_there(self, member: Member, act: Callable[[], object]) -> None:
         if member in self.members:
             act()
 
     # topic resolution
 
-    def send_packets(self, member: SimContext, datagrams: list[bytes]) -> None:
+    def send_packets(self, member: Member, datagrams: list[bytes]) -> None:
         for datagram in datagrams:
             self.packets += 1
             try:
@@ -134,16 +150,16 @@ class Trd:
             self._to_all(member, partial(self._hand_packet, packet))
 
     @staticmethod
-    def _hand_packet(packet: lbmr.Packet, member: SimContext, sender_ip: int) -> None:
+    def _hand_packet(packet: lbmr.Packet, member: Member, sender_ip: int) -> None:
         member.on_packet(packet, sender_ip)
 
-    def send_route_info(self, member: SimContext, message: bytes) -> None:
+    def send_route_info(self, member: Member, message: bytes) -> None:
         """Send route information to each other DRO of the TRD."""
-        self._to_all(member, lambda other, sender_ip: other.user.on_unicast(message, sender_ip))
+        self._to_all(member, lambda other, sender_ip: other.on_unicast(message, sender_ip))
 
     # sessions
 
-    def open_session(self, owner: SimContext, options: UmOptions, *, sm_before_data: bool) -> SimSession:
+    def open_session(self, owner: Member, options: UmOptions, *, sm_before_data: bool) -> SimSession:
         """Open the session of a source with these options."""
         self._numbers += 1
         session = SimSession(self, owner, options, self._numbers, sm_before_data=sm_before_data)
@@ -176,6 +192,6 @@ class Trd:
         for member in session.joined:
             self.clock.after(DELAY_NS, partial(self._arrive, member, session, sent))
 
-    def _arrive(self, member: SimContext, session: SimSession, sent: Sent) -> None:
+    def _arrive(self, member: Member, session: SimSession, sent: Sent) -> None:
         if member in session.joined and member in self.members:
             member.on_data(session, sent)

@@ -295,13 +295,10 @@ def test_what_one_address_says_too_fast_is_left_out_and_counted() -> None:
     assert trd.interest.left_out() == {Slot.INTEREST_LIMITED: 2, Slot.INTEREST_FULL: 0}
 
 
-def test_what_the_portal_itself_announces_is_no_interest_of_others() -> None:
+def test_interest_of_the_own_domain_is_no_remote_interest() -> None:
     trd = Trd(endpoint())
-    assert OWN_OPTIONS is not None
     for pattern in (PATTERN_NONE, PATTERN_PCRE):
-        record = lbmr.InterestRecord(3, b"x", lbmr.InterestFlag.PATTERN if pattern else 0, pattern)
-        trd.interest.on_packet(lbmr.Packet(1, OWN_OPTIONS, lbmr.TnwgInterest((record,))), 0, 0)
-        own_domain = lbmr.InterestRecord(2, b"x", record.flags, pattern)
+        own_domain = lbmr.InterestRecord(2, b"x", lbmr.InterestFlag.PATTERN if pattern else 0, pattern)
         trd.interest.on_packet(packet(lbmr.TnwgInterest((own_domain,)), source_id=b"another.", source_type=1), 0, 0)
     assert trd.interest.take_events() == []
 

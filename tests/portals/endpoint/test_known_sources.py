@@ -163,11 +163,11 @@ def test_proxy_sources_of_a_long_exchange_are_fed_first_and_advertised_after_it(
         fed_unadvertised = False
         while len(one.portal.sources) < len(topics):
             one.dro.loop.run_once(0)
-            fed_unadvertised |= bool(one.portal.sources) and one.portal.sending.has_silent_sources
+            fed_unadvertised |= bool(one.portal.sources) and one.portal.sending.own.has_silent
             assert one.portal.sending.resolver.finals_pending == 0
         assert fed_unadvertised
         one.dro.run(500)
-        assert not one.portal.sending.has_silent_sources
+        assert not one.portal.sending.own.has_silent
         for topic in topics:
             application.context.want_topic(topic)
         one.dro.until(lambda: application.topics() == set(topics))

@@ -16,8 +16,9 @@ from dro.config.um.sets import ResolverOptions
 from dro.errors import DecodeError, ResourceError
 from dro.proto.resolver.record_queue import DRAIN_MAX
 from dro.transport import mmsg
-from dro.um.fragment.context import ContextSettings, FragmentContext
+from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_source import FragmentSource
+from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config
 from dro.wire import otid
 from dro.wire.lbmc import message as lbmc

@@ -17,7 +17,8 @@ from dro.config.um.sets import ResolverOptions
 from dro.log.events import LogEvent
 from dro.proto.context.sources import BoundSource
 from dro.transport.session import SessionCounts
-from dro.um.fragment.context import ContextSettings, FragmentContext
+from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import FINAL_COST

@@ -12,6 +12,7 @@ import pytest
 from dro.clock import ms, s
 from dro.errors import ConfigError
 from dro.shares import FIRST_SHARE
+from supervisor.tools.simulate.context import SimContext
 from supervisor.tools.simulate.endpoint import EndpointEnd
 from supervisor.tools.simulate.main import main
 from supervisor.tools.simulate.messages import Sent
@@ -163,7 +164,8 @@ def test_a_message_that_comes_twice_is_found(
     send = Trd.send
 
     def twice(trd: Trd, session: SimSession, sent: Sent) -> None:
-        for _ in range(1 + isinstance(session.owner.user, EndpointEnd)):
+        is_proxy = isinstance(session.owner, SimContext) and isinstance(session.owner.user, EndpointEnd)
+        for _ in range(1 + is_proxy):
             send(trd, session, sent)
 
     monkeypatch.setattr(Trd, "send", twice)
