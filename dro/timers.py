@@ -190,6 +190,10 @@ class Calendar:
         if len(self._slices) == 1:
             self._work()
 
+    def resume(self, steps: Iterator[object]) -> None:
+        """Run `steps` with those that are under way, from the next turn on."""
+        self._slices.append(steps)
+
     def _work(self) -> None:
         left = DUE_MAX
         while left and self._slices:

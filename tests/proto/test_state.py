@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields, is_dataclass
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,8 @@ from msgpack import packb, unpackb
 
 from dro.clock import ms
 from dro.errors import DecodeError, LocalProtocolError
+from dro.proto.context.bound import BoundSources
+from dro.proto.context.effects import ContextEffect, Join
 from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryConfig, DeliveryController
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.proto.ratelimit import RateLimiter
@@ -21,10 +23,15 @@ from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.retransmit import Chunk, Retransmit
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
+from dro.proto.resolver.core import Resolver
+from dro.proto.resolver.events import FoundSource
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.sqn import MASK, add
 from dro.state import LAYOUTS, restore, snapshot
+from dro.timers import Calendar
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.source_string import TcpAddress, TransportAddress
 from portals.datapath.duplicate_window import DuplicateWindow
 
 START: Final = MASK - 40  # every longer run wraps
@@ -353,6 +360,119 @@ class Window(Rig):
         return c.taken, c.next_sqn, c.too_old, c.has_restarted, c.has_jumped
 
 
+class HeardSession:
+    """A session of sources that were found; what is heard on it is the rig's."""
+
+    generation_ns, was_connected, has_begun = 0, True, True
+
+    def __init__(self, rig: Bound, number: int) -> None:
+        self._rig, self._number = rig, number
+        self.address: TransportAddress = TcpAddress(number, 14371, 1)
+        self.is_in_order, self.shows_life = number % 2 == 0, number % 2 == 1
+
+    @property
+    def active_ns(self) -> int:
+        return self._rig.heard[self._number]
+
+    def mark(self) -> int | None:
+        return None
+
+    def is_whole(self, mark: int | None) -> bool:
+        return True
+
+
+class Bound(Rig):
+    """Sources that were found on four sessions; resolver and wanted topics are this rig."""
+
+    inputs = "found found switched changed gone gone refused ended unwant check advertised dro hear tick tick"
+
+    def __init__(self) -> None:
+        self.heard = [0] * 4
+        self.unwanted: set[bytes] = set()
+        self.told: list[object] = []
+        self.sessions = [HeardSession(self, n) for n in range(4)]
+        self.outside = self.sessions
+        self.calendar = Calendar()
+        self.effects: list[ContextEffect] = []
+        self.core = BoundSources(
+            cast(Resolver, self), lambda topic: topic not in self.unwanted, self.calendar, self.effects
+        )
+        self.cores = (self.core,)
+
+    def hand_on(self, new: Rig) -> Rig:
+        assert isinstance(new, Bound)
+        new.heard, new.unwanted = self.heard.copy(), self.unwanted.copy()
+        return super().hand_on(new)
+
+    def act(self, which: int, a: int, b: int, step: int) -> object:
+        self.core.now_ns = self.now + ms(step)
+        return super().act(which, a, b, step)
+
+    def on_source_ended(self, *of: object) -> None:
+        self.told.append(of)
+
+    def leave_topic(self, topic: bytes) -> None:
+        self.told.append(topic)
+
+    def source(self, a: int, b: int) -> FoundSource:
+        topic, otid = b"t%d" % (a % 3), bytes([b % 2]) * 32
+        options = lbmr.TirOptions((lbmr.Cost(1, b % 3), lbmr.OtidOption(otid)))
+        tir = lbmr.Tir(topic, self.sessions[a % 4].address, lbmr.TIR_TTL, b % 5, options)
+        return FoundSource(topic, tir, otid, False, b % 3, 1, True, b"dro %4d" % (b % 4), a % 2)
+
+    def found(self, a: int, b: int) -> None:
+        self.core.on_found(self.source(a, b), is_known=b % 7 == 0)
+
+    def switched(self, a: int, b: int) -> None:
+        self.core.on_switched(self.source(a, b), self.source(a + 3, b))
+
+    def changed(self, a: int, b: int) -> None:
+        self.core.on_changed(self.source(a, b))
+
+    def gone(self, a: int, b: int) -> None:
+        self.core.on_gone(self.source(a, b))
+
+    def refused(self, a: int, b: int) -> None:
+        self.core.on_refused(self.source(a, b))
+
+    def ended(self, a: int, b: int) -> None:
+        self.core.on_session_ended(self.sessions[a % 4])
+
+    def unwant(self, a: int, b: int) -> None:
+        self.unwanted ^= {b"t%d" % (a % 3)}
+        self.core.leave_unwanted(b"t%d" % (b % 3))
+
+    def check(self, a: int, b: int) -> None:
+        self.core.leave_all_unwanted()
+
+    def advertised(self, a: int, b: int) -> None:
+        options = lbmr.standard_options(b"dro %4d" % (b % 4), lbmr.SenderType.DRO, 1)
+        self.core.replace_dead((self.source(a, b).tir,), options, a % 2)
+
+    def dro(self, a: int, b: int) -> None:
+        self.core.on_dro_packet(a % 2)
+
+    def hear(self, a: int, b: int) -> None:
+        self.heard[a % 4] = self.now
+
+    def tick(self, a: int, b: int) -> None:
+        self.calendar.run_due(self.now)
+
+    def look(self) -> object:
+        seen: list[object] = []
+        while self.effects:
+            effect = self.effects.pop(0)
+            seen.append(type(effect))
+            if isinstance(effect, Join):
+                self.core.on_joined(effect.source, self.sessions[self.session_of(effect.source.address)])
+        told, self.told = self.told, []
+        bound = [(b.topic, b.otid, b.address, b.topic_index, b.tir, b.source_id) for b in self.core.sources]
+        return seen, told, sorted(bound, key=repr), self.core.topics(), self.calendar.next_deadline()
+
+    def session_of(self, address: TransportAddress) -> int:
+        return next(n for n, session in enumerate(self.sessions) if session.address == address)
+
+
 RIGS: Final[dict[str, Callable[[], Rig]]] = {
     "receiver": Receiver,
     "receiver-preactivity": partial(Receiver, preactivity_timeout_ns=ms(3000), naks_per_round=7),
@@ -367,6 +487,7 @@ RIGS: Final[dict[str, Callable[[], Rig]]] = {
     "delivery-fragments": partial(Delivery, ARRIVAL_FRAGMENTS),
     "tsni": Tsni,
     "duplicate-window": partial(Window, 128, 8),
+    "bound-sources": Bound,
 }
 
 
@@ -432,7 +553,9 @@ def test_what_a_layout_forgets_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 MADE_WITH: Final = {
     "ArrivalReassembly": "_max",
+    "BoundSources": "_calendar _effects _is_wanted _resolver",
     "DeliveryController": "_burst_limit _cfg _in_order _map_limit _wait_ns",
+    "DroWatch": "",
     "DuplicateWindow": "_increment _size",
     "InOrderReassembly": "_max",
     "LossDetector": "_cfg _naks_per_round _rng",
@@ -448,6 +571,7 @@ MADE_WITH: Final = {
 }
 """What a new core has from its constructor."""
 FOLLOWS: Final = {
+    "BoundSources": "_bound _by_session _by_topic _ended _ending _unchecked",
     "LossDetector": "_heap _serial _starts count gaps",
     "ReceiverSession": "_gaps",
     "Retransmitter": "_window stats",
@@ -457,15 +581,21 @@ FOLLOWS: Final = {
 """What is made of the rest of the state, or shared with the one that has it."""
 
 
+PROPERTIES: Final = {
+    "BoundSources": "records ended unchecked",
+    "LossDetector": "_missing",
+    "TcpSourceCore": "_state",
+    "TransmissionWindow": "_content",
+}
+
+
 def test_each_attribute_is_state_or_configuration() -> None:
     for kind, layout in LAYOUTS.items():
         if is_dataclass(kind):
             continue
         named = {*layout.shapes, *MADE_WITH[kind.__name__].split(), *FOLLOWS.get(kind.__name__, "").split()}
-        own = {"LossDetector": "_missing", "TransmissionWindow": "_content", "TcpSourceCore": "_state"}.get(
-            kind.__name__
-        )
-        assert named - {own} == set(vars(kind)["__slots__"]), kind.__name__
+        own = PROPERTIES.get(kind.__name__, "").split()
+        assert named - {*own} == set(vars(kind)["__slots__"]), kind.__name__
 
 
 def test_another_version_is_refused_by_name() -> None:

@@ -17,16 +17,19 @@ Source: topic resolution notes, 4.1; DRO forwarding notes, 17.3 and 22. Guess: h
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from dro.clock import ms
+from dro.errors import DecodeError
 from dro.proto.context.dro_watch import SILENT_NS, DroWatch
 from dro.proto.context.effects import Bound, Changed, ContextEffect, IndexTaken, Join, Leave, ProxyLeft, Unbound
 from dro.proto.context.sources import BoundSource, SessionView
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
+from dro.state import Outside, Same, StateLayout
 from dro.table import Table
 from dro.timers import Calendar, Due
 from dro.wire.lbmr import packet as lbmr
@@ -55,6 +58,11 @@ class _Ending(Due):
 class BoundSources:
     """All bound sources of one context. `now_ns` is set by the engine before it calls anything else."""
 
+    __slots__ = (
+        "_bound", "_by_session", "_by_topic", "_calendar", "_dros", "_effects", "_ended", "_ending", "_is_wanted",
+        "_resolver", "_unchecked", "now_ns",
+    )  # fmt: skip
+
     def __init__(
         self, resolver: Resolver, is_wanted: Callable[[bytes], bool], calendar: Calendar, effects: list[ContextEffect]
     ) -> None:
@@ -67,6 +75,8 @@ class BoundSources:
         self._ending: Table[BoundKey, _Ending] = Table()
         self._by_topic: Table[bytes, dict[bytes, list[BoundSource[Any]]]] = Table()  # topic -> OTID -> sessions of it
         self._by_session: dict[SessionView, dict[int, BoundSource[Any]]] = {}  # by topic index
+        self._ended: deque[BoundSource[Any]] = deque()  # of sessions that have ended, still to be left
+        self._unchecked: deque[bytes] = deque()  # topics, still to be left if nobody wants them
         self._dros = DroWatch()
 
     @property
@@ -84,8 +94,8 @@ class BoundSources:
         """Forget everything, and ask for nothing."""
         for ending in self._ending.values():
             self._calendar.set(ending, None)
-        for table in (self._bound, self._ending, self._by_topic, self._by_session):
-            table.clear()
+        for part in (self._bound, self._ending, self._by_topic, self._by_session, self._ended, self._unchecked):
+            part.clear()
 
     # what the resolver says
 
@@ -98,8 +108,7 @@ class BoundSources:
 
     def on_joined(self, source: FoundSource, session: SessionView) -> None:
         """The host has joined the session of a source that was found."""
-        others = self._by_session.setdefault(session, {})
-        if source.topic_index in others:
+        if source.topic_index in self._by_session.get(session, {}):
             self._effects.append(IndexTaken(source))
             return
         bound: BoundSource[Any] = BoundSource(
@@ -112,9 +121,13 @@ class BoundSources:
             source_id=source.source_id,
             source_ip=source.source_ip,
         )
-        others[source.topic_index] = self._bound[_key(source)] = bound
-        self._by_topic.setdefault(source.topic, {}).setdefault(source.otid, []).append(bound)
+        self._add(bound)
         self._effects.append(Bound(bound))
+
+    def _add(self, bound: BoundSource[Any]) -> None:
+        self._bound[_key_of(bound)] = bound
+        self._by_session.setdefault(bound.transport, {})[bound.topic_index] = bound
+        self._by_topic.setdefault(bound.topic, {}).setdefault(bound.otid, []).append(bound)
 
     def on_switched(self, old: FoundSource, new: FoundSource) -> None:
         self.on_found(new)
@@ -173,13 +186,16 @@ class BoundSources:
 
     def leave_all_unwanted(self) -> None:
         """`leave_unwanted` for everything, in slices."""
-        self.leave_in_slices(self._unwanted())
+        self._unchecked.extend(self._by_topic)
+        self._calendar.run_in_slices(self._check_all(), self.now_ns)
 
-    def _unwanted(self) -> Iterator[bytes]:
-        for topic in self._by_topic.snapshot():
+    def _check_all(self) -> Iterator[None]:
+        while self._unchecked:
+            topic = self._unchecked.popleft()
             if not self._is_wanted(topic):
                 self._resolver.leave_topic(topic)
-            yield topic
+                self.leave_unwanted(topic)
+            yield
 
     def leave_in_slices(self, topics: Iterator[bytes]) -> None:
         """`leave_unwanted` for topics which the iterator takes from a pattern one by one."""
@@ -187,8 +203,13 @@ class BoundSources:
 
     def on_session_ended(self, session: SessionView) -> None:
         """The session ended by itself: its sources too, in slices."""
-        ended = list(self._by_session.get(session, {}).values())
-        self._calendar.run_in_slices(map(self._end, ended), self.now_ns)
+        self._ended.extend(self._by_session.get(session, {}).values())
+        self._calendar.run_in_slices(self._end_all(), self.now_ns)
+
+    def _end_all(self) -> Iterator[None]:
+        while self._ended:
+            self._end(self._ended.popleft())
+            yield
 
     def _unbind(self, bound: BoundSource[Any], *, ended: bool) -> None:
         key = _key_of(bound)
@@ -251,6 +272,95 @@ class BoundSources:
         if self.now_ns - bound.transport.active_ns <= SILENT_NS:
             return False
         return bound.transport.shows_life or self._dros.is_host_silent(bound.source_ip, self.now_ns)
+
+    # the state, see `dro.state`
+
+    @property
+    def records(self) -> list[BoundRecord]:
+        return [_record(bound, self._ending.get(key)) for key, bound in self._bound.items()]
+
+    @records.setter
+    def records(self, records: list[BoundRecord]) -> None:
+        self.clear()
+        for record in records:
+            bound = record.source()
+            if _key_of(bound) in self._bound or bound.topic_index in self._by_session.get(bound.transport, {}):
+                raise ValueError("two sources in one place")
+            self._add(bound)
+            if record.ending is not None:
+                deadline_ns, seen_ns, due_ns = record.ending
+                ending = self._ending[_key_of(bound)] = _Ending(self, bound, deadline_ns)
+                ending.seen_ns = seen_ns
+                self._calendar.set(ending, due_ns)
+
+    @property
+    def ended(self) -> list[int]:
+        """Places in `records` of sources that are still to be left, as their session has ended."""
+        places = {id(bound): place for place, bound in enumerate(self._bound.values())}
+        return [places[id(bound)] for bound in self._ended if id(bound) in places]
+
+    @ended.setter
+    def ended(self, places: list[int]) -> None:
+        sources = self.sources
+        self._ended.extend(sources[place] for place in places)
+        if places:
+            self._calendar.resume(self._end_all())
+
+    @property
+    def unchecked(self) -> list[bytes]:
+        return list(self._unchecked)
+
+    @unchecked.setter
+    def unchecked(self, topics: list[bytes]) -> None:
+        self._unchecked.extend(topics)
+        if topics:
+            self._calendar.resume(self._check_all())
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRecord:
+    """A bound source as part of a state; `tir` as in a packet; `ending`: until when, last seen, next look."""
+
+    topic: bytes
+    otid: bytes
+    topic_index: int
+    transport: Outside
+    tir: bytes
+    is_from_dro: bool
+    source_id: bytes | None
+    source_ip: int
+    ending: tuple[int, int | None, int | None] | None
+
+    def source(self) -> BoundSource[Any]:
+        """Make the source. Raises: ValueError."""
+        try:
+            body = lbmr.decode(self.tir).body
+        except DecodeError as e:
+            raise ValueError(str(e)) from e
+        if not isinstance(body, lbmr.Queries) or len(body.tirs) != 1:
+            raise ValueError("no advertisement")
+        session = cast(SessionView, self.transport)
+        return BoundSource(
+            self.topic, self.otid, self.topic_index, session, body.tirs[0], self.is_from_dro,
+            source_id=self.source_id, source_ip=self.source_ip,
+        )  # fmt: skip
+
+
+def _record(bound: BoundSource[Any], ending: _Ending | None) -> BoundRecord:
+    return BoundRecord(
+        bound.topic,
+        bound.otid,
+        bound.topic_index,
+        cast(Outside, bound.transport),
+        lbmr.encode(lbmr.Packet(lbmr.VERSION, None, lbmr.Queries(tirs=(bound.tir,)))),
+        bound.is_from_dro,
+        bound.source_id,
+        bound.source_ip,
+        None if ending is None else (ending.deadline_ns, ending.seen_ns, ending.due_ns),
+    )
+
+
+StateLayout(BoundSources, 1, now_ns=int, records=list[BoundRecord], ended=list[int], unchecked=list[bytes], _dros=Same)
 
 
 def _key(source: FoundSource) -> BoundKey:

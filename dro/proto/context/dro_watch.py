@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dro.clock import s
+from dro.state import StateLayout
 
 SILENT_NS: Final = s(11)
 """A session that says nothing for longer than its longest session message interval (10 s by default) is silent."""
@@ -17,6 +18,8 @@ REMEMBERED_MAX: Final = 1024
 
 class DroWatch:
     """Times are ns of the caller's clock; the least recently heard are forgotten first."""
+
+    __slots__ = ("_contexts", "_hosts")
 
     def __init__(self) -> None:
         self._contexts: dict[bytes, tuple[int, int]] = {}  # first and last heard
@@ -41,3 +44,6 @@ class DroWatch:
 
     def is_host_silent(self, host: int, now_ns: int) -> bool:
         return now_ns - self._hosts.get(host, 0) > SILENT_NS
+
+
+StateLayout(DroWatch, 1, _contexts=dict[bytes, tuple[int, int]], _hosts=dict[int, int])
