@@ -124,12 +124,13 @@ def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
     for options in (endpoint.sending.context(), endpoint.receiving.context()):
         o = ResolverOptions.of(options)
         channels.append(
-            o.unicast_daemons or (f"{o.incoming_address}:{o.incoming_port}, {o.outgoing_address}:{o.outgoing_port}",)
+            o.unicast_daemons
+            or (f"{o.incoming_address}:{o.incoming_port}, {o.outgoing_address}:{o.outgoing_port} by {o.interface}",)
         )
     if channels[0] == channels[1]:
         return None
     what = f"its contexts are on two topic resolution channels: {', '.join(channels[0])} and {', '.join(channels[1])}"
-    remedy = "give both contexts the same resolver_multicast_address and port"
+    remedy = "give both contexts the same resolver_multicast_address, port and interface"
     return ConfigError(what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy=remedy)
 
 
