@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
 from dro.bus.actor import WorkerContext
@@ -218,17 +218,15 @@ class EndpointPortal:
             case UpdateProxyReceiver() | RecordKnownInterest():
                 pass  # of interest alone
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        with self.receiving.together():
-            yield
+    def together(self) -> AbstractContextManager[None]:
+        return self.receiving.resolution.together()
 
     def can_deliver(self, now_ns: int) -> bool:
         return self.sources.can_deliver(now_ns)
 
     def send_pending(self, now_ns: int) -> None:
         if datagrams := self._interest.take_datagrams(now_ns) + self._unicast.take_datagrams():
-            self.receiving.send_tr(datagrams)
+            self.receiving.resolution.send(datagrams)
 
     def next_deadline(self) -> int | None:
         deadlines = (self._interest.next_deadline(), self._unicast.next_deadline())

@@ -163,7 +163,7 @@ def test_a_request_heals_topic_resolution_that_was_cut_off_until_all_were_quiet(
     assert not receiver.bound(TOPIC)
     request = lbmr.TopicResolutionRequest(lbmr.RequestFlag.QUERY)
     context = net.application(2).context
-    context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, context.packet_options, request))])
+    context.resolution.send([lbmr.encode(lbmr.Packet(lbmr.VERSION, context.packet_options, request))])
     net.until(lambda: flows(net, sender, receiver), limit_ms=3000)
 
 

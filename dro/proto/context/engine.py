@@ -7,7 +7,7 @@ library and endpoint portals in a process (`dro.um.fragment`), the simulator wit
     sources that were found: joined, left, taken for dead  `bound`
     queries, advertisements, and what was heard            `resolver`
 
-Each input is followed by `take_effects` until there are none, then `take_datagrams` and `next_deadline`.
+Each input is followed by `take_effects` until there are none, then `resolver.take_outgoing` and `next_deadline`.
 """
 
 from __future__ import annotations
@@ -152,9 +152,6 @@ class ContextEngine:
                 events.extend(self.resolver.take_events())
                 if not events:
                     return
-
-    def take_datagrams(self) -> list[bytes]:
-        return self.resolver.take_outgoing()
 
     def next_deadline(self) -> int | None:
         times = self.resolver.next_deadline(), self._calendar.next_deadline()

@@ -268,10 +268,6 @@ class FragmentContext:
         """The five standard options of every packet that this context sends."""
         return self.resolver.packet_options()
 
-    def send_tr(self, datagrams: Iterable[bytes]) -> None:
-        """Send finished LBMR datagrams."""
-        self.resolution.send(datagrams)
-
     def together(self) -> AbstractContextManager[None]:
         """See `TopicResolution.together`."""
         return self.resolution.together()

@@ -166,7 +166,7 @@ class TopicResolution:
                 self._perform(effect)
         finally:
             self._is_pumping = False
-        self.channel.send(engine.take_datagrams())
+        self.channel.send(engine.resolver.take_outgoing())
         deadline = engine.next_deadline()
         if deadline is not None and deadline <= self._loop.now_ns():
             if not self._acts_soon:  # more than the engine does at once: the rest in the next turn

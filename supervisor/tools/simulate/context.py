@@ -114,7 +114,7 @@ class SimContext:
                 self._perform(effect)
         finally:
             self._is_pumping = False
-        self.trd.send_packets(self, self.engine.take_datagrams())
+        self.trd.send_packets(self, self.engine.resolver.take_outgoing())
         self.trd.clock.arm(self)
 
     def _perform(self, effect: do.ContextEffect) -> None:

@@ -136,8 +136,8 @@ def test_it_ends_once_the_end_of_its_proxy_sources_is_told(tmp_path: Path, stepp
         stepper.run(20)
         assert one.worker.ends == ["finish"]
         one.dro.tr_sent[1].clear()
-        one.portal.receiving.send_tr([b""])
-        one.portal.sending.send_tr([b""])
+        one.portal.receiving.resolution.send([b""])
+        one.portal.sending.resolution.send([b""])
         one.dro.run(1000)
         assert one.dro.tr_sent[1] == [], "both contexts are closed"
 

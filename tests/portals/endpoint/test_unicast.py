@@ -134,7 +134,7 @@ def test_a_message_for_a_context_instance_finds_it_once_the_siblings_were_asked(
                 ip, port = two.context.request_address
                 flags = ContextFlag.ADDRESS | ContextFlag.INSTANCE
                 info = lbmr.ContextInfo(0, flags, port, ip, two.context.context_instance)
-                two.context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, two.context.packet_options, info))])
+                two.context.resolution.send([lbmr.encode(lbmr.Packet(lbmr.VERSION, two.context.packet_options, info))])
 
         two.context.on_tr_packet = answer
         blocks = CtxInstD(two.context.context_instance)
@@ -159,7 +159,7 @@ def test_a_name_that_is_asked_for_in_one_trd_is_answered_from_another(tmp_path: 
                 ip, port = two.context.request_address
                 flags = ContextFlag.ADDRESS | ContextFlag.INSTANCE
                 info = lbmr.ContextInfo(0, flags, port, ip, two.context.context_instance, b"store")
-                two.context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, two.context.packet_options, info))])
+                two.context.resolution.send([lbmr.encode(lbmr.Packet(lbmr.VERSION, two.context.packet_options, info))])
 
         def keep(packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
             if isinstance(packet.body, lbmr.RemoteContextInfo):
@@ -167,7 +167,7 @@ def test_a_name_that_is_asked_for_in_one_trd_is_answered_from_another(tmp_path: 
 
         two.context.on_tr_packet, one.context.on_tr_packet = answer, keep
         question = lbmr.ContextInfo(0, ContextFlag.QUERY, name=b"store")
-        one.context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, one.context.packet_options, question))])
+        one.context.resolution.send([lbmr.encode(lbmr.Packet(lbmr.VERSION, one.context.packet_options, question))])
         dro.until(lambda: bool(answers))
         (record,) = answers[0].records
         ip, port = two.context.request_address
@@ -188,7 +188,7 @@ def test_a_question_for_a_name_that_cannot_be_told_on_is_left_alone(
 ) -> None:
     with one_process(tmp_path, stepper, 2) as dro:
         one, two = peers(dro, 1, 2)
-        one.context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, one.context.packet_options, question))])
+        one.context.resolution.send([lbmr.encode(lbmr.Packet(lbmr.VERSION, one.context.packet_options, question))])
         dro.run(1000)
         one.send_data(two, b"and it goes on")
         dro.until(lambda: len(two.got) == 1)
@@ -307,7 +307,7 @@ def test_in_a_transit_trd_it_goes_to_the_dro_that_offers_the_domain(tmp_path: Pa
         assert [str(outcome) for outcome in outcomes] == ["Outcome.FAILED"], "nobody offers it yet"
         options = of_a_dro(neighbour)
         route = lbmr.RemoteDomainRoute(*neighbour.context.request_address, 0, (7,))
-        neighbour.context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, options, route))])
+        neighbour.context.resolution.send([lbmr.encode(lbmr.Packet(lbmr.VERSION, options, route))])
         stepper.settle()
         one.portal.send_unicast(7, message, outcomes.append)
         one.dro.until(lambda: bool(neighbour.got))
@@ -327,7 +327,7 @@ def announce(peer: Peer, flags: int = TnwgContextFlag.DRO_SOURCE) -> None:
     items = (TnwgContextInstance(peer.context.context_instance), TnwgAddress(port, ip=ip), TnwgDomain(HERE))
     options = of_a_dro(peer)
     body = TnwgContextInfo(0, flags, options=items)
-    peer.context.send_tr([lbmr.encode(lbmr.Packet(lbmr.VERSION, options, body))])
+    peer.context.resolution.send([lbmr.encode(lbmr.Packet(lbmr.VERSION, options, body))])
 
 
 def test_route_information_goes_to_the_other_dros_of_the_trd(tmp_path: Path, stepper: Stepper) -> None:

@@ -316,11 +316,11 @@ def test_what_is_sent_by_hand_goes_out_until_the_context_is_closed(wire: Wire) -
     core, other = wire.context(), wire.context()
     heard = heard_by(other)
     datagram = lbmr.encode(lbmr.Packet(lbmr.VERSION, core.packet_options, lbmr.Queries((b"by hand",))))
-    core.send_tr([datagram, datagram])
+    core.resolution.send([datagram, datagram])
     wire.stepper.until(lambda: len(heard) == 2)
     assert heard == [lbmr.Queries((b"by hand",))] * 2
     core.close()
-    core.send_tr([datagram])
+    core.resolution.send([datagram])
     wire.stepper.run(100)
     assert len(heard) == 2
 
