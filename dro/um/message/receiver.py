@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
-from dro.um.message.delivery import topic_bytes
+from dro.um.fragment.context import FragmentContext
+from dro.um.message.delivery import Delivery, Listener, topic_bytes
 from dro.um.message.events import Data, Event, MessageBatch, UsageError
-
-if TYPE_CHECKING:
-    from dro.um.message.context import MessageContext
-    from dro.um.message.delivery import Listener
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +71,20 @@ class CallbackListener:
         self._is_closed = True
 
 
+class ReceiverOwner(Protocol):
+    """What a receiver asks of its context."""
+
+    options: UmOptions
+    delivery: Delivery
+    core: FragmentContext
+
+    def on_receiver_closed(self, receiver: MessageReceiver) -> None: ...
+
+
 class MessageReceiver:
     """One receiver of one topic."""
 
-    def __init__(self, owner: MessageContext, topic: str, listener: Listener, options: UmOptions) -> None:
+    def __init__(self, owner: ReceiverOwner, topic: str, listener: Listener, options: UmOptions) -> None:
         """Raises: UsageError when the topic cannot be one, ConfigError when another receiver has other options."""
         self.topic = topic
         self.is_closed = False

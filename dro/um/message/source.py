@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from dro.clock import NS_PER_S
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import AdvertisingOptions, LbtrmReceiverOptions, TsniSourceOptions
 from dro.log.events import LogEvent
+from dro.loop import Loop
 from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fragments, message_limit
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.sqn import MASK
@@ -25,13 +26,18 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType, MessageType
 from dro.wire.lbmc.message import FRAG_HEADER
 
-if TYPE_CHECKING:
-    from dro.um.message.context import MessageContext
-
 log = logging.getLogger(__name__)
 
 MESSAGE_MAX_BYTES: Final = 1 << 28  # what a receiver of this library takes
 TSNI_RETRY_NS: Final = NS_PER_S // 10
+
+
+class SourceOwner(Protocol):
+    """What a source asks of its context."""
+
+    loop: Loop
+
+    def on_source_closed(self, source: MessageSource) -> None: ...
 
 
 class MessageSource:
@@ -39,7 +45,7 @@ class MessageSource:
 
     def __init__(
         self,
-        owner: MessageContext,
+        owner: SourceOwner,
         topic: str,
         source: FragmentSource,
         writer: SessionWriter,

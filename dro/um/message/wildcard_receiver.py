@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import WildcardOptions
 from dro.errors import ConfigError, DecodeError
 from dro.log.events import LogEvent
 from dro.patterns import PCRE, REGEX, Pattern
-from dro.um.message.delivery import topic_bytes, topic_text
+from dro.um.fragment.context import FragmentContext
+from dro.um.message.delivery import Delivery, Listener, topic_bytes, topic_text
 from dro.um.message.events import UsageError
-
-if TYPE_CHECKING:
-    from dro.um.message.context import MessageContext
-    from dro.um.message.delivery import Listener
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +25,24 @@ OnTopic = Callable[[str], object]
 _KINDS: Final = {"pcre": PCRE, "regex": REGEX}
 
 
+class WildcardOwner(Protocol):
+    """What a wildcard receiver asks of its context."""
+
+    options: UmOptions
+    delivery: Delivery
+    core: FragmentContext
+
+    def on_wildcard_opened(self, wildcard: PatternReceiver) -> None: ...
+
+    def on_wildcard_closed(self, wildcard: PatternReceiver) -> None: ...
+
+
 class PatternReceiver:
     """One wildcard receiver. `on_created` and `on_deleted` are told of its sub-receivers, by topic."""
 
     def __init__(
         self,
-        owner: MessageContext,
+        owner: WildcardOwner,
         pattern: str,
         listener: Listener,
         options: UmOptions,
