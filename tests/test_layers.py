@@ -37,6 +37,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.context": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
+    "dro.proto.stream": ("dro", "dro.wire.*", "dro.proto", "dro.proto.delivery", "dro.proto.context"),
     **{  # of a kind of transport
         f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto", "dro.proto.repair")
         for folder in (ROOT / "dro/proto").iterdir()

@@ -20,8 +20,9 @@ from dro.transport.session import SenderTransport
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config, name_without_effect
-from dro.um.message.delivery import Delivery, Listener, topic_bytes
+from dro.um.message.delivery import Delivery
 from dro.um.message.events import SourceEvent, UsageError
+from dro.um.message.listeners import Listener, topic_bytes
 from dro.um.message.receiver import MessageReceiver
 from dro.um.message.source import MessageSource
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver

@@ -1,44 +1,29 @@
 """From fragments to messages: the sink that the message level puts behind its context.
 
-A stream is one originating source (topic and OTID) as its receivers see it. Its delivery controller is kept when the
-source moves to another transport session, so nothing is delivered twice or out of order. A `Listener` is one receiver;
-several on one topic, plain or by pattern, share a stream.
-
-    bound            stream made, or taken up again                  source callback
-    first activity   BOS (at once for listeners that come later)
-    fragments        in-order runs pass whole, the rest goes through the controller
-    unbound, ended   EOS; the stream waits a while for another way to its source
-    unbound, else    nothing: nobody listens any more
-
-With `use_hotlink` several sessions carry a stream side by side (`dro.um.message.planes`): it has the source string of
-its origin, and a source callback for the first session and the last one only.
-
-Source: client library notes, sections 1, 3 and 4. Guess: a stream without a session is kept for `PARK_NS`; what its
-controller holds is then dropped without a report, as UM does at the end of a session.
+A host of streams (`dro.proto.stream`), which decide what is handed up and when a source begins and ends: it gives them
+the fragments, keeps a timer for them, and calls the listeners. Runs in order pass it whole; the rest goes through the
+delivery controller of the stream one by one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from dro.clock import s
-from dro.config.um.layers import SOURCE
-from dro.config.um.options import OptionKey, UmOptions
+from dro.config.um.options import UmOptions
 from dro.config.um.sets import DeliveryOptions
-from dro.config.um.used import used_options
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.context.sources import BoundSource
-from dro.proto.delivery.order import DeliveryConfig, DeliveryController, DeliveryEvent, Lost
+from dro.proto.delivery.order import DeliveryConfig, DeliveryEvent, Lost
 from dro.proto.delivery.order import LossBurst as Burst
 from dro.proto.delivery.reassembly import Delivered
+from dro.proto.stream.stream import SessionBegan, SessionEnded, SourceChange, SourceStream, SourceStreams, StreamEvent
 from dro.sqn import MASK
 from dro.timers import Timer
-from dro.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, Run, RunTable
+from dro.transport.runs import HEADER_BYTES, KIND_DATA, KIND_TSNI, TYPE_MESSAGE, Run, RunTable
 from dro.transport.session import ReceiverTransport
 from dro.um.message.events import (
     BOS,
@@ -52,82 +37,15 @@ from dro.um.message.events import (
     LossBurst,
     MessageBatch,
     NoSource,
-    UsageError,
 )
-from dro.um.message.planes import Planes, origin_string
+from dro.um.message.listeners import Listener, ListenersByTopic
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, UNDERSTOOD_CODES, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import BATCH_END, BATCH_START
-from dro.wire.source_string import format_source
 
 log = logging.getLogger(__name__)
 
-PARK_NS: Final = s(60)
-PARKED_MAX: Final = 1024
-NAME_MAX_BYTES: Final = 255
 _IGNORE_TOP: Final = 0x80
-
-
-class Listener(Protocol):
-    """One receiver of the application. Called on the loop; must not raise."""
-
-    @property
-    def wants_batches(self) -> bool:
-        """Take `on_batch` for messages that come in a row."""
-
-    def on_events(self, events: list[Event]) -> None: ...
-
-    def on_batch(self, batch: MessageBatch) -> None: ...
-
-    def on_source(self, topic: str, source: str, *, added: bool) -> None:
-        """A source was found and joined, or is gone."""
-
-    def close(self) -> None:
-        """The receiver was closed: the application hears nothing more, not even what is being handed up."""
-
-
-def topic_text(topic: bytes) -> str:
-    return topic.decode("utf-8", "surrogateescape")
-
-
-def topic_bytes(topic: str) -> bytes:
-    """Encode a topic or pattern. Raises: UsageError when it is longer than it may be, or empty."""
-    name = topic.encode("utf-8", "surrogateescape")
-    if not 0 < len(name) <= NAME_MAX_BYTES:
-        raise UsageError(f"{topic[:80]!r} has {len(name)} bytes; a topic or pattern has 1 to {NAME_MAX_BYTES}")
-    return name
-
-
-@dataclass(slots=True, eq=False)
-class _Takeover:
-    """A session that has begun to carry a source which others carried before: where, once that is known."""
-
-    bound: BoundSource[DeliveryStream]
-    first_sqn: int | None = None
-    mark: int | None = None  # the place of the session that was reached then
-
-
-@dataclass(slots=True, eq=False)
-class DeliveryStream:
-    """One originating source of one topic."""
-
-    topic: str
-    otid: bytes
-    controller: DeliveryController
-    listeners: list[Listener]
-    begun: dict[BoundSource[DeliveryStream], bool] = field(
-        default_factory=dict
-    )  # sessions that carry it: whether there was activity
-    live: BoundSource[DeliveryStream] | None = None  # the one whose source string is current
-    takeover: _Takeover | None = None
-    source: str = ""
-    planes: Planes | None = None
-    timer: Timer | None = None
-    park: Timer | None = None
-
-    def tell(self, event: Event) -> None:
-        for listener in self.listeners:
-            listener.on_events([event])
 
 
 class Delivery:
@@ -135,128 +53,60 @@ class Delivery:
 
     def __init__(self, loop: Loop, options: UmOptions) -> None:
         self._loop = loop
-        self._options = options
-        self._streams: dict[bytes, dict[bytes, DeliveryStream]] = {}  # by topic and OTID
-        self._parked: dict[tuple[bytes, bytes], DeliveryStream] = {}  # without a session, oldest first
-        self._plain: dict[bytes, list[Listener]] = {}
-        self._by_pattern: dict[bytes, list[Listener]] = {}  # topic -> wildcard receivers that it matches
-        self._topic_options: dict[bytes, UmOptions] = {}
-        self._differing: set[OptionKey] = set()  # those that were warned about
+        self._listeners = ListenersByTopic(options)
+        self._streams = SourceStreams()
+        self._timer: Timer | None = None
         self.malformed = 0
 
     # listeners
 
     def add(self, topic: bytes, listener: Listener, options: UmOptions, *, by_pattern: bool = False) -> None:
-        """One more listener. A topic has the options of its first one.
+        """One more listener, which hears at once of the sources that are there.
 
-        Raises: ConfigError for a plain one that would have others; a wildcard receiver, which nobody opens for the
-        topic, is only warned about.
+        Raises: ConfigError for a plain one that would have other options than the first one of its topic.
         """
-        if not self._listeners(topic):
-            self._topic_options[topic] = options
-        elif differing := _differing(self._topic_options[topic], options):
-            key = differing[0]
-            held = self._topic_options[topic].value(*key)
-            if not by_pattern and topic in self._plain:
-                what = f"another receiver of topic {topic_text(topic)[:80]!r} in this context has the value {held}"
-                raise options.error(key, what, "give both the same options, or open this one in another context")
-            if key not in self._differing:
-                self._differing.add(key)
-                extra = {"topic": topic_text(topic), "option": " ".join(key), "value": held}
-                log.warning(LogEvent.RECEIVERS_DIFFER, extra=extra)
-        table = self._by_pattern if by_pattern else self._plain
-        table.setdefault(topic, []).append(listener)
-        for stream in self._streams_of(topic):
-            stream.listeners = self._listeners(topic)
-            for number, (bound, has_begun) in enumerate(stream.begun.items()):
-                source, proxy = self._names(stream, bound)
-                if stream.planes is None or not number:
-                    listener.on_source(stream.topic, source, added=True)
-                if has_begun:
-                    listener.on_events([BOS(stream.topic, source, proxy)])
+        self._listeners.add(topic, listener, options, by_pattern=by_pattern)
+        for stream in self._streams.of_topic(topic):
+            for event in stream.known():
+                _tell(listener, self._listeners[topic].topic, event)
 
     def remove(self, topic: bytes, listener: Listener, *, by_pattern: bool = False) -> None:
-        table = self._by_pattern if by_pattern else self._plain
-        listeners = table.get(topic, [])
-        if listener not in listeners:
-            return
-        rest = [other for other in listeners if other is not listener]
-        if rest:
-            table[topic] = rest
-        else:
-            del table[topic]
-        remaining = self._listeners(topic)
-        for stream in self._streams_of(topic):
-            stream.listeners = remaining
-        if not remaining:
-            self._topic_options.pop(topic, None)
-            for stream in self._streams_of(topic):
-                if stream.park is not None:  # who listens later starts anew
-                    self._drop(stream, (topic, stream.otid))
-
-    def _listeners(self, topic: bytes) -> list[Listener]:
-        return [*self._plain.get(topic, ()), *self._by_pattern.get(topic, ())]
-
-    def _streams_of(self, topic: bytes) -> list[DeliveryStream]:
-        return list(self._streams.get(topic, {}).values())
+        self._listeners.remove(topic, listener, by_pattern=by_pattern)
+        if topic not in self._listeners:
+            self._streams.forget_parked(topic)
+            self._arm()
 
     def sources_of(self, topic: bytes) -> list[str]:
         """Source strings of the joined sources of a topic."""
-        streams = self._streams_of(topic)
-        return list(dict.fromkeys(self._names(stream, bound)[0] for stream in streams for bound in stream.begun))
-
-    def streams(self) -> list[DeliveryStream]:
-        return [stream for streams in self._streams.values() for stream in streams.values()]
+        streams = self._streams.of_topic(topic)
+        return list(dict.fromkeys(stream.names(session)[0] for stream in streams for session in stream.sessions))
 
     def on_no_source(self, topic: bytes) -> None:
-        for listener in self._plain.get(topic, ()):
-            listener.on_events([NoSource(topic_text(topic))])
+        heard = self._listeners[topic]
+        for listener in list(heard.plain):
+            listener.on_events([NoSource(heard.topic)])
 
     # FragmentSink
 
-    def on_bound(self, source: BoundSource[DeliveryStream], now_ns: int) -> None:
-        streams = self._streams.setdefault(source.topic, {})
-        stream = streams.get(source.otid)
-        if stream is None:
-            stream = streams[source.otid] = self._new_stream(source)
-        if stream.park is not None:
-            del self._parked[source.topic, source.otid]
-            stream.park.cancel()
-            stream.park = None
-        stream.begun[source] = False
-        source.user = stream
-        if stream.planes is None or len(stream.begun) == 1:
-            self._tell_source(stream, source, added=True)
+    def on_bound(self, source: BoundSource[SourceStream], now_ns: int) -> None:
+        o = DeliveryOptions.of(self._listeners[source.topic].options)
+        config = o.fill(DeliveryConfig, generation_interval_ns=o.lbtrm_generation_ns)
+        stream = self._streams.on_bound(source, config, use_hotlink=o.use_hotlink)
+        self._settle(stream)
         if source.transport.has_begun:
             self._begin(stream, source)
+        self._arm()
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
         for bound in list(transport.sources.values()):
             if bound.user is not None:
                 self._begin(bound.user, bound)
 
-    def on_unbound(self, source: BoundSource[DeliveryStream], *, ended: bool, now_ns: int) -> None:
-        stream = source.user
-        if stream is None:
-            return
-        stream.begun.pop(source, None)
-        if ended and source.transport.was_connected:
-            stream.tell(EOS(stream.topic, *self._names(stream, source)))
-        if stream.planes is None or not stream.begun:
-            self._tell_source(stream, source, added=False)
-        if stream.planes is not None:
-            stream.planes.forget(source)
-            self._settle_planes(stream, stream.planes)
-        if stream.takeover is not None:
-            if stream.takeover.bound is source:
-                stream.takeover = None
-            else:
-                self._finish_takeover(stream)
-        if not stream.begun:
-            if ended and source.transport.was_connected:
-                self._park(stream, (source.topic, source.otid))
-            else:
-                self._drop(stream, (source.topic, source.otid))
+    def on_unbound(self, source: BoundSource[SourceStream], *, ended: bool, now_ns: int) -> None:
+        stream = self._streams.on_unbound(source, ended=ended, now_ns=now_ns)
+        if stream is not None:
+            self._settle(stream)
+            self._arm()
 
     def on_fragments(self, view: memoryview, parts: Sequence[tuple[ReceiverTransport, RunTable]], now_ns: int) -> None:
         for transport, table in parts:
@@ -269,105 +119,37 @@ class Delivery:
             if bound is None:
                 transport.lbm_msgs_no_topic_rcved += run.fragments
                 continue
-            stream: DeliveryStream | None = bound.user
+            stream: SourceStream | None = bound.user
             if stream is None:
                 continue
             if stream.live is not bound:
                 self._begin(stream, bound)
-                if bound not in stream.begun:
+                if stream.live is not bound:
                     continue  # the application closed the receiver when it was told
             if run.kind == KIND_DATA:
                 if (
                     run.next_header == END_DATA
-                    and view[run.offset] == MessageType.MESSAGE
+                    and view[run.offset] == TYPE_MESSAGE
                     and stream.controller.accept_run(run.first_sqn, run.fragments)
                 ):
                     self._hand(stream, run, view)
+                    if stream.takeover is None and stream.planes is None:
+                        continue
                 elif stream.planes is None or not stream.controller.drop_run(run.first_sqn, run.fragments):
                     self._take(stream, run, view, now_ns)
-                if stream.takeover is not None:
-                    self._on_takeover(stream, run)
+                stream.on_run(bound, run.first_sqn, run.fragments)
             elif run.kind == KIND_TSNI:
-                stream.controller.on_tsni(run.first_sqn, now_ns)
-                self._settle(stream)
-            if stream.planes is not None and run.kind in (KIND_DATA, KIND_TSNI):
-                stream.planes.on_run(bound, run.first_sqn, run.fragments)
-                self._settle_planes(stream, stream.planes)
+                stream.on_tsni(bound, run.first_sqn, now_ns)
+            self._settle(stream)
 
     # inside
 
-    def _string(self, source: BoundSource[DeliveryStream]) -> str:
-        return format_source(source.address, source.topic_index)
+    def _begin(self, stream: SourceStream, session: BoundSource[SourceStream]) -> None:
+        """Tell the stream of activity on a session."""
+        stream.on_began(session)
+        self._settle(stream)
 
-    def _names(self, stream: DeliveryStream, source: BoundSource[DeliveryStream]) -> tuple[str, str]:
-        """Return the source string, and with hotlinks that of the session, if it is another."""
-        text = self._string(source)
-        return (text, "") if stream.planes is None else (stream.source, text if text != stream.source else "")
-
-    def _tell_source(self, stream: DeliveryStream, source: BoundSource[DeliveryStream], *, added: bool) -> None:
-        text = self._names(stream, source)[0]
-        for listener in stream.listeners:
-            listener.on_source(stream.topic, text, added=added)
-
-    def _new_stream(self, source: BoundSource[DeliveryStream]) -> DeliveryStream:
-        o = DeliveryOptions.of(self._topic_options.get(source.topic, self._options))
-        config = self._config(source, o)
-        planes = Planes(config, o.lbtrm_generation_ns) if o.use_hotlink else None
-        controller = DeliveryController(config if planes is None else planes.config)
-        stream = DeliveryStream(
-            topic_text(source.topic), source.otid, controller, self._listeners(source.topic), planes=planes
-        )
-        if planes is not None:
-            stream.source = origin_string(source.otid, self._string(source))
-        return stream
-
-    def _config(self, source: BoundSource[DeliveryStream], o: DeliveryOptions) -> DeliveryConfig:
-        cost = source.tir.options.cost if source.tir.options is not None else None
-        return o.fill(
-            DeliveryConfig,
-            generation_interval_ns=source.transport.generation_ns or o.lbtrm_generation_ns,
-            immediate=source.transport.is_in_order,
-            from_dro=cost is not None and cost.hop_count > 0,
-        )
-
-    def _begin(self, stream: DeliveryStream, bound: BoundSource[DeliveryStream]) -> None:
-        """Make the session, which is active, the stream's current one from now on."""
-        if bound not in stream.begun:
-            return
-        stream.live = bound
-        if stream.planes is None:
-            stream.source = self._string(bound)
-        if not stream.begun[bound]:
-            stream.begun[bound] = True
-            if stream.controller.expected is not None and stream.planes is None:
-                stream.takeover = _Takeover(bound)
-            stream.tell(BOS(stream.topic, *self._names(stream, bound)))
-
-    def _settle_planes(self, stream: DeliveryStream, planes: Planes) -> None:
-        """Give up what no session can supply any more."""
-        if stream.controller.is_waiting and (sqn := planes.passed(stream.begun)) is not None:
-            stream.controller.on_replaced(sqn)
-            self._settle(stream)
-
-    def _on_takeover(self, stream: DeliveryStream, run: Run) -> None:
-        """Note where a new session begins, and finish the takeover if that is possible already."""
-        takeover = stream.takeover
-        assert takeover is not None
-        if takeover.first_sqn is None and stream.live is takeover.bound:
-            takeover.first_sqn, takeover.mark = run.first_sqn, takeover.bound.transport.mark()
-        self._finish_takeover(stream)
-
-    def _finish_takeover(self, stream: DeliveryStream) -> None:
-        """Give up what nobody can repair: the other sessions are gone, and the new one has all since it began."""
-        takeover = stream.takeover
-        if takeover is None or takeover.first_sqn is None or len(stream.begun) > 1:
-            return
-        if takeover.bound.transport.is_whole(takeover.mark):
-            stream.takeover = None
-            stream.controller.on_replaced(takeover.first_sqn)
-            self._settle(stream)
-
-    def _hand(self, stream: DeliveryStream, run: Run, view: memoryview) -> None:
+    def _hand(self, stream: SourceStream, run: Run, view: memoryview) -> None:
         """Hand whole messages in order straight to the listeners."""
         size = run.length - HEADER_BYTES
         start = run.offset + HEADER_BYTES
@@ -378,9 +160,10 @@ class Delivery:
             span = (count - 1) * stride + size
             block = bytes(view[start : start + span])
             payloads = [block[at : at + size] for at in range(0, span if size else count * stride, stride)]
-        topic, source, otid, first = stream.topic, stream.source, stream.otid, run.first_sqn
+        heard = self._listeners[stream.topic]
+        topic, source, otid, first = heard.topic, stream.source, stream.otid, run.first_sqn
         events: list[Event] | None = None
-        for listener in stream.listeners:
+        for listener in heard.all:
             if listener.wants_batches:
                 listener.on_batch(MessageBatch(topic, source, first, payloads, otid))
                 continue
@@ -393,7 +176,7 @@ class Delivery:
                     ]
             listener.on_events(events)
 
-    def _take(self, stream: DeliveryStream, run: Run, view: memoryview, now_ns: int) -> None:
+    def _take(self, stream: SourceStream, run: Run, view: memoryview, now_ns: int) -> None:
         """Pass fragments one by one through the controller."""
         on_fragment = stream.controller.on_fragment
         sqn = run.first_sqn
@@ -406,70 +189,61 @@ class Delivery:
             else:
                 on_fragment(sqn, frag, view[start : at + run.length], now_ns, flags)
             sqn = (sqn + 1) & MASK
-        self._settle(stream)
 
-    def _settle(self, stream: DeliveryStream) -> None:
-        """Hand up what the controller has, and set its timer."""
+    def _settle(self, stream: SourceStream) -> None:
+        """Hand up what the stream and its controller have, and set the timer."""
         controller = stream.controller
+        heard = self._listeners[stream.topic]
+        for change in stream.take_events() if stream.events else ():
+            for listener in heard.all:
+                _tell(listener, heard.topic, change)
         if controller.has_events:
-            events = [self._event(stream, event) for event in controller.take_events()]
-            for listener in stream.listeners:
+            events = [_event(heard.topic, stream, event) for event in controller.take_events()]
+            for listener in heard.all:
                 listener.on_events(events)
-        if controller.is_waiting or stream.timer is not None:
-            self._arm(stream)
+        if controller.is_waiting or stream.due_ns is not None:
+            self._streams.set_due(stream)
+            self._arm()
 
-    @staticmethod
-    def _event(stream: DeliveryStream, event: DeliveryEvent) -> Event:
-        match event:
-            case Delivered(sqn=sqn, payload=payload, flags=flags):
-                return Data(stream.topic, stream.source, sqn, bytes(payload), flags, stream.otid)
-            case Lost(sqn=sqn):
-                return Loss(stream.topic, stream.source, sqn)
-            case Burst(first_sqn=first, count=count):
-                return LossBurst(stream.topic, stream.source, first, count)
-
-    def _arm(self, stream: DeliveryStream) -> None:
-        deadline = stream.controller.next_deadline()
-        timer = stream.timer
+    def _arm(self) -> None:
+        deadline = self._streams.next_deadline()
+        timer = self._timer
         if timer is not None and timer.is_pending:
             if timer.when_ns == deadline:
                 return
             timer.cancel()
-        stream.timer = None if deadline is None else self._loop.call_at(deadline, lambda: self._on_timer(stream))
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
 
-    def _on_timer(self, stream: DeliveryStream) -> None:
-        stream.controller.on_timer(self._loop.now_ns())
-        self._settle(stream)
-
-    def _park(self, stream: DeliveryStream, key: tuple[bytes, bytes]) -> None:
-        if len(self._parked) >= PARKED_MAX:
-            oldest = next(iter(self._parked))
-            self._drop(self._parked[oldest], oldest)
-        self._parked[key] = stream
-        stream.park = self._loop.call_later(PARK_NS, lambda: self._drop(stream, key))
-
-    def _drop(self, stream: DeliveryStream, key: tuple[bytes, bytes]) -> None:
-        for timer in (stream.park, stream.timer):
-            if timer is not None:
-                timer.cancel()
-        stream.controller.on_end()
-        self._parked.pop(key, None)
-        streams = self._streams.get(key[0], {})
-        if streams.get(key[1]) is stream:
-            del streams[key[1]]
-            if not streams:
-                del self._streams[key[0]]
+    def _on_timer(self) -> None:
+        for stream in self._streams.on_timer(self._loop.now_ns()):
+            self._settle(stream)
+        self._arm()
 
     def close(self) -> None:
-        for topic, streams in list(self._streams.items()):
-            for otid, stream in list(streams.items()):
-                self._drop(stream, (topic, otid))
+        self._streams.close()
+        self._arm()
 
 
-def _differing(one: UmOptions, other: UmOptions) -> list[OptionKey]:
-    """List the options with an effect on receivers that are not the same in both."""
-    keys = {key for key in (*one.explicit, *other.explicit) if key[0] != SOURCE and key in used_options()}
-    return sorted(key for key in keys if one.value(*key) != other.value(*key))
+def _tell(listener: Listener, topic: str, event: StreamEvent) -> None:
+    """Tell a listener of a change of a stream's sessions."""
+    match event:
+        case SourceChange(source=source, added=added):
+            listener.on_source(topic, source, added=added)
+        case SessionBegan(source=source, proxy_source=proxy):
+            listener.on_events([BOS(topic, source, proxy)])
+        case SessionEnded(source=source, proxy_source=proxy):
+            listener.on_events([EOS(topic, source, proxy)])
+
+
+def _event(topic: str, stream: SourceStream, event: DeliveryEvent) -> Event:
+    """Make an event of the application from one of the stream's controller."""
+    match event:
+        case Delivered(sqn=sqn, payload=payload, flags=flags):
+            return Data(topic, stream.source, sqn, bytes(payload), flags, stream.otid)
+        case Lost(sqn=sqn):
+            return Loss(topic, stream.source, sqn)
+        case Burst(first_sqn=first, count=count):
+            return LossBurst(topic, stream.source, first, count)
 
 
 def _read(view: memoryview, pos: int, length: int) -> tuple[tuple[int, int, int] | None, int, int]:

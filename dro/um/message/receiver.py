@@ -14,8 +14,9 @@ from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.um.fragment.context import FragmentContext
-from dro.um.message.delivery import Delivery, Listener, topic_bytes
+from dro.um.message.delivery import Delivery
 from dro.um.message.events import Data, Event, MessageBatch, UsageError
+from dro.um.message.listeners import Listener, topic_bytes
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from dro.errors import ConfigError, DecodeError
 from dro.log.events import LogEvent
 from dro.patterns import PCRE, REGEX, Pattern
 from dro.um.fragment.context import FragmentContext
-from dro.um.message.delivery import Delivery, Listener, topic_bytes, topic_text
+from dro.um.message.delivery import Delivery
 from dro.um.message.events import UsageError
+from dro.um.message.listeners import Listener, topic_bytes, topic_text
 
 log = logging.getLogger(__name__)
 

@@ -14,19 +14,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from dro.errors import DecodeError
 from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.order import DeliveryConfig
 from dro.sqn import add, ahead
-from dro.wire import otid as otid_codec
-
-
-def origin_string(otid: bytes, otherwise: str) -> str:
-    """The source string of the originating source, or the given one if the OTID does not tell it."""
-    try:
-        return str(otid_codec.decode(otid))
-    except DecodeError:
-        return otherwise
+from dro.state import Outside, StateLayout
 
 
 class Planes:
@@ -60,3 +51,6 @@ class Planes:
         for sqn in others:
             lowest = sqn if ahead(sqn, lowest) < 0 else lowest
         return lowest
+
+
+StateLayout(Planes, 1, _passed=dict[Outside, int])

@@ -1,0 +1,1 @@
+"""One originating source as its receivers see it, over all sessions that carry it."""
