@@ -559,6 +559,7 @@ MADE_WITH: Final = {
     "DuplicateWindow": "_increment _size",
     "InOrderReassembly": "_max",
     "LossDetector": "_cfg _naks_per_round _rng",
+    "Planes": "_waits config",
     "RateLimiter": "_interval_ns is_unlimited quota",
     "ReceiverSession": "_cfg",
     "Retransmitter": "_data_limiter _ignore_ns _limiter _max_ncfs _queue_limit",

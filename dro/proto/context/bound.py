@@ -161,7 +161,7 @@ class BoundSources:
         self._calendar.set(ending, self.now_ns + ENDING_QUIET_NS)
 
     def _go_on(self, key: BoundKey) -> None:
-        """The source is advertised: it does not end."""
+        """Keep a source that is advertised again: it does not end."""
         if (ending := self._ending.pop(key, None)) is not None:
             self._calendar.set(ending, None)
 
@@ -230,7 +230,7 @@ class BoundSources:
         self._effects.append(Unbound(bound, ended))
 
     def _end(self, bound: BoundSource[Any]) -> None:
-        """Unbind a source if it is bound still, and tell the resolver, unless that has told its end."""
+        """End a source if it is bound still; tell the resolver, unless the end came from there."""
         key = _key_of(bound)
         if self._bound.get(key) is not bound:
             return

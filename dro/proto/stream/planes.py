@@ -23,6 +23,8 @@ from dro.state import Outside, StateLayout
 class Planes:
     """How far each session of one stream has come."""
 
+    __slots__ = ("_passed", "_waits", "config")
+
     def __init__(self, config: DeliveryConfig, lbtrm_generation_ns: int) -> None:
         """`config` as for the first session, and how long LBT-RM tries to repair."""
         self._waits = config.dro_loss_recovery_timeout_ns > 0
