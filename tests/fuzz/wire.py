@@ -48,7 +48,6 @@ def tried(act: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401  wha
 
 def _lbmr(data: bytes) -> Hashable:
     packet, trouble = lbmr.decode_lenient(data)
-    lbmr.only_advertises(data)
     if packet is None:
         assert trouble is not None
         raise trouble

@@ -138,7 +138,7 @@ class ContextEngine:
     # outputs
 
     def take_effects(self, now_ns: int) -> Iterator[ContextEffect]:
-        """Take what is to be done now, one by one: what the host does about one may be input, which comes first then."""
+        """Take what is to be done now, one by one; the host may give input between two."""
         effects, events = self._effects, self._events
         while True:
             if effects:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +22,7 @@ from dro.loop import Loop
 from dro.patterns import Pattern, PatternError
 from dro.proto.context import effects as do
 from dro.proto.context.engine import ContextEngine
+from dro.proto.context.host import ContextHost
 from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import ResolverConfig
 from dro.proto.resolver.source_advertisements import Matcher
@@ -59,7 +59,7 @@ class ContextSettings:
 USUAL: Final = ContextSettings()
 
 
-class TopicResolution:
+class TopicResolution(ContextHost):
     """See the module text. Raises on creation: ResourceError naming the option that cannot be satisfied."""
 
     def __init__(
@@ -76,21 +76,18 @@ class TopicResolution:
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
         self.faults = LimitedLogger(log, loop.now_ns)
-        self.engine = ContextEngine(
-            config, loop.now_ns(), compile_pattern=self.compile, jitter=lambda ns: rng.randrange(ns)
+        super().__init__(
+            ContextEngine(config, loop.now_ns(), compile_pattern=self.compile, jitter=lambda ns: rng.randrange(ns))
         )
+        self._perform = perform
         self._name = name
         self._loop = loop
-        self._perform = perform
         self._on_packet = on_packet
         self._own_tail = b""
         self._set_options()
         self.channel = TrChannel(loop, options, batch, self._on_datagrams, sockets)
         self._timer: Timer | None = None
-        self._is_pumping = False
         self._acts_soon = False
-        self._together = 0
-        self.is_closed = False
 
     # the channel
 
@@ -145,27 +142,14 @@ class TopicResolution:
 
     # the engine
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Send what is wanted and opened within together at the end, in few datagrams; found sources come then."""
-        self._together += 1
-        try:
-            yield
-        finally:
-            self._together -= 1
-            self.pump()
+    def now_ns(self) -> int:
+        return self._loop.now_ns()
 
-    def pump(self) -> None:
-        """Carry out what the engine asks for until it asks for nothing more, send, set the timer."""
-        if self._is_pumping or self._together or self.is_closed:
-            return
-        self._is_pumping = True
+    def perform(self, effect: do.ContextEffect) -> None:
+        self._perform(effect)
+
+    def on_pumped(self) -> None:
         engine = self.engine
-        try:
-            for effect in engine.take_effects(self._loop.now_ns()):
-                self._perform(effect)
-        finally:
-            self._is_pumping = False
         self.channel.send(engine.resolver.take_outgoing())
         deadline = engine.next_deadline()
         if deadline is not None and deadline <= self._loop.now_ns():

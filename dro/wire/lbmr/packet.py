@@ -199,11 +199,6 @@ def decode_lenient(data: bytes) -> tuple[Packet | None, DecodeError | None]:
         return None, e
 
 
-def only_advertises(data: bytes) -> bool:
-    """The header says that the packet has advertisements and no query."""
-    return len(data) >= HEADER_SIZE and data[0] & 0x07 == PacketType.NORMAL and not data[1] and any(data[2:4])
-
-
 def _decode(data: bytes) -> tuple[Packet, DecodeError | None]:
     if len(data) < HEADER_SIZE:
         raise DecodeError("packet", f"{len(data)} bytes are no header", 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -11,6 +9,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import ResolverOptions
 from dro.proto.context import effects as do
 from dro.proto.context.engine import ContextEngine
+from dro.proto.context.host import ContextHost
 from dro.proto.context.own import OwnSource, OwnSources
 from dro.proto.context.sources import BoundSource
 from dro.um.fragment.options import advertising_options, resolver_config
@@ -46,7 +45,7 @@ class SimSource:
         self.own, self.session = own, session
 
 
-class SimContext:
+class SimContext(ContextHost):
     """See the module text."""
 
     def __init__(
@@ -60,8 +59,8 @@ class SimContext:
         kind = lbmr.SenderType.DRO if is_dro else lbmr.SenderType.APPLICATION
         o = ResolverOptions.of(options).sending_as(ResolverOptions.of(sending or options))
         config = resolver_config(o, rng.randbytes(8), kind, trd.domain_id if is_dro else 0)
-        self.engine = ContextEngine(
-            config, trd.clock.now_ns, compile_pattern=compiled, jitter=lambda ns: rng.randrange(ns)
+        super().__init__(
+            ContextEngine(config, trd.clock.now_ns, compile_pattern=compiled, jitter=lambda ns: rng.randrange(ns))
         )
         self.own = OwnSources(
             self.engine.resolver,
@@ -70,8 +69,7 @@ class SimContext:
             request_address=(self.ip, UNICAST_PORT),
         )
         self._bound: dict[SimSession, BoundSource[Any]] = {}
-        self._together = 0
-        self._is_pumping = self._acts_soon = False
+        self._acts_soon = False
 
     # the channel and the clock
 
@@ -88,36 +86,25 @@ class SimContext:
         self.pump()
 
     def next_deadline(self) -> int | None:
-        return self.engine.next_deadline() if self in self.trd.members else None
+        return None if self.is_closed else self.engine.next_deadline()
 
     def on_timer(self, now_ns: int) -> None:
         self.engine.on_timer(now_ns)
         self.pump()
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Send what is wanted and opened within together at the end."""
-        self._together += 1
-        try:
-            yield
-        finally:
-            self._together -= 1
-            self.pump()
-
-    def pump(self) -> None:
-        """Carry out what the engine asks for until it asks for nothing more, send, set the timer."""
-        if self._together or self._is_pumping or self not in self.trd.members:
-            return
-        self._is_pumping = True
-        try:
-            for effect in self.engine.take_effects(self.trd.clock.now_ns):
-                self._perform(effect)
-        finally:
-            self._is_pumping = False
+    def on_pumped(self) -> None:
         self.trd.send_packets(self, self.engine.resolver.take_outgoing())
         self.trd.clock.arm(self)
 
-    def _perform(self, effect: do.ContextEffect) -> None:
+    def now_ns(self) -> int:
+        return self.trd.clock.now_ns
+
+    def kill(self) -> None:
+        """End it without a word to anybody."""
+        self.is_closed = True
+        self.trd.leave(self)
+
+    def perform(self, effect: do.ContextEffect) -> None:
         match effect:
             case do.Join(source=source):
                 session = self.trd.session(source.address)

@@ -63,7 +63,7 @@ class EndpointEnd:
         self._judge_sources()
 
     def on_killed(self) -> None:
-        self._trd.leave(self.context)
+        self.context.kill()
 
     def _judge_sources(self) -> None:
         rules = self._rules
