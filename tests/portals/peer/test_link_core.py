@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +16,7 @@ from dro.wire.lbmc.dro_blocks import GatewayName, RouteInfo, RouteInfoNeighbor
 from portals.peer.link_effects import Admit, CompanionAway, CountLost, Log, SendUrgent
 from supervisor.tools.simulate.peer import Pipe
 from supervisor.tools.simulate.plan import dro_of, peer
-from tests.portals.test_hosts import NODE_ID, THERE, SimulatedHost, greeting, watched
+from tests.rigs.portal_hosts.peer import NODE_ID, THERE, SimulatedPeer, greeting
 
 ANSWER_MS = ANSWER_NS // ms(1)
 INTERVAL_MS = 5000
@@ -24,14 +24,12 @@ INTERVAL_MS = 5000
 
 
 @pytest.fixture
-def host() -> SimulatedHost:
+def host(tmp_path: Path) -> SimulatedPeer:
     """An acceptor A-B, to which nobody has connected."""
-    made = SimulatedHost(dro_of("A", [], [peer("A-B", is_initiator=False)]))
-    watched(made)
-    return made
+    return SimulatedPeer(tmp_path, dro_of("A", [], [peer("A-B", is_initiator=False)]))
 
 
-def connected(host: SimulatedHost, message: bytes) -> Pipe:
+def connected(host: SimulatedPeer, message: bytes) -> Pipe:
     pipe = host.connect()
     assert isinstance(pipe, Pipe)
     host.receive(pipe, message)
@@ -43,16 +41,15 @@ def route(name: bytes, node_id: int) -> bytes:
     return lbmc.encode(lbmc.control_message(RouteInfo(node_id, 1, 1, 5), GatewayName(name), *neighbours))
 
 
-def asked(host: SimulatedHost, *kinds: type) -> list[object]:
-    notes = cast("list[tuple[int, object]]", host.notes)
-    return [note for _, note in notes if isinstance(note, kinds)]
+def asked(host: SimulatedPeer, *kinds: type) -> list[object]:
+    return [note for _, note in host.notes if isinstance(note, kinds)]
 
 
-def refusals(host: SimulatedHost) -> list[object]:
+def refusals(host: SimulatedPeer) -> list[object]:
     return [e.fields["reason"] for e in asked(host, Log) if isinstance(e, Log) and e.event is LogEvent.PEER_REFUSED]
 
 
-def number_of_link(host: SimulatedHost) -> int:
+def number_of_link(host: SimulatedPeer) -> int:
     assert host.link.link is not None
     return host.link.link.number
 
@@ -60,7 +57,7 @@ def number_of_link(host: SimulatedHost) -> int:
 # who takes the place of a link
 
 
-def test_whoever_knows_the_hello_of_the_companion_does_not_take_its_place(host: SimulatedHost) -> None:
+def test_whoever_knows_the_hello_of_the_companion_does_not_take_its_place(host: SimulatedPeer) -> None:
     first = connected(host, greeting())
     for _ in range(3):
         pipe = connected(host, greeting())
@@ -73,7 +70,7 @@ def test_whoever_knows_the_hello_of_the_companion_does_not_take_its_place(host: 
     assert refusals(host) == ["the companion is connected, and answers"] * 3
 
 
-def test_a_second_host_with_the_same_configuration_is_refused_by_name(host: SimulatedHost) -> None:
+def test_a_second_host_with_the_same_configuration_is_refused_by_name(host: SimulatedPeer) -> None:
     connected(host, greeting())
     other = connected(host, greeting(b"host B 2", node_id=1 << 63 | 99))
     host.run(10)
@@ -84,7 +81,7 @@ def test_a_second_host_with_the_same_configuration_is_refused_by_name(host: Simu
 
 
 @pytest.mark.parametrize("silent_ms", [INTERVAL_MS - 1000, INTERVAL_MS - 100])
-def test_of_two_who_want_the_place_of_a_silent_link_the_first_has_it(host: SimulatedHost, silent_ms: int) -> None:
+def test_of_two_who_want_the_place_of_a_silent_link_the_first_has_it(host: SimulatedPeer, silent_ms: int) -> None:
     """The companion, and a stranger 550 ms later, before or after the interval is over."""
     connected(host, greeting())
     host.run(silent_ms)
@@ -97,7 +94,7 @@ def test_of_two_who_want_the_place_of_a_silent_link_the_first_has_it(host: Simul
     assert [e.connection for e in asked(host, Admit) if isinstance(e, Admit)] == [1, 2]
 
 
-def test_anyone_takes_the_place_of_a_silent_link_that_does_not_answer(host: SimulatedHost) -> None:
+def test_anyone_takes_the_place_of_a_silent_link_that_does_not_answer(host: SimulatedPeer) -> None:
     connected(host, greeting())
     host.run(INTERVAL_MS)
     stranger = connected(host, greeting(name=b"stranger"))
@@ -107,7 +104,7 @@ def test_anyone_takes_the_place_of_a_silent_link_that_does_not_answer(host: Simu
     assert (number_of_link(host), stranger.is_open) == (2, True)
 
 
-def test_a_process_that_did_not_run_asks_once_more(host: SimulatedHost) -> None:
+def test_a_process_that_did_not_run_asks_once_more(host: SimulatedPeer) -> None:
     """Else a pause of the machine would give the link to whoever wants its place."""
     first = connected(host, greeting())
     waits = connected(host, greeting())
@@ -123,13 +120,13 @@ def test_a_process_that_did_not_run_asks_once_more(host: SimulatedHost) -> None:
 # who the companion is
 
 
-def test_the_neighbour_is_known_from_hello(host: SimulatedHost) -> None:
+def test_the_neighbour_is_known_from_hello(host: SimulatedPeer) -> None:
     connected(host, greeting(node_id=1 << 63 | 7))
     assert host.link.neighbour == 1 << 63 | 7
 
 
 def test_a_companion_that_tells_no_node_id_is_known_by_its_name_and_not_by_what_comes_first(
-    host: SimulatedHost,
+    host: SimulatedPeer,
 ) -> None:
     """Route information of a third DRO comes first after a reconnect."""
     pipe = connected(host, hello(Hello(b"B", b"instance")))
@@ -139,7 +136,7 @@ def test_a_companion_that_tells_no_node_id_is_known_by_its_name_and_not_by_what_
     assert host.link.neighbour == 1 << 63 | 55
 
 
-def test_the_own_route_information_is_the_first_that_leaves_on_a_connection(host: SimulatedHost) -> None:
+def test_the_own_route_information_is_the_first_that_leaves_on_a_connection(host: SimulatedPeer) -> None:
     connected(host, greeting())
     messages = [route(b"any", node_id) for node_id in (7, NODE_ID, 8)]
     for message in messages:
@@ -150,7 +147,7 @@ def test_the_own_route_information_is_the_first_that_leaves_on_a_connection(host
 # what is held of a link that was lost
 
 
-def lost(host: SimulatedHost) -> None:
+def lost(host: SimulatedPeer) -> None:
     """B has wanted two topics, and its link has been away for a second."""
     pipe = connected(host, greeting())
     for topic in (b"one", b"two"):
@@ -162,11 +159,11 @@ def lost(host: SimulatedHost) -> None:
     assert host.link.heard.held == 2
 
 
-def wanted(host: SimulatedHost) -> set[bytes]:
+def wanted(host: SimulatedPeer) -> set[bytes]:
     return {topic for topic in (b"one", b"two") if host.core.recorded.interested(topic)}
 
 
-def test_a_companion_that_wants_less_than_before_is_believed(host: SimulatedHost) -> None:
+def test_a_companion_that_wants_less_than_before_is_believed(host: SimulatedPeer) -> None:
     lost(host)
     again = connected(host, greeting())
     for message in topic_interest(b"one", (THERE,)):
@@ -177,7 +174,7 @@ def test_a_companion_that_wants_less_than_before_is_believed(host: SimulatedHost
     assert wanted(host) == {b"one"}
 
 
-def test_another_instance_of_the_companion_is_not_fed(host: SimulatedHost) -> None:
+def test_another_instance_of_the_companion_is_not_fed(host: SimulatedPeer) -> None:
     lost(host)
     connected(host, greeting(b"portal 2"))
     host.run(1)
