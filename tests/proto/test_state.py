@@ -15,7 +15,7 @@ from msgpack import packb, unpackb
 from dro.clock import ms
 from dro.errors import DecodeError, LocalProtocolError
 from dro.proto.context.bound import BoundSources
-from dro.proto.context.effects import ContextEffect, Join
+from dro.proto.context.effects import ContextEffect, JoinSession
 from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryConfig, DeliveryController
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.proto.ratelimit import RateLimiter
@@ -463,7 +463,7 @@ class Bound(Rig):
         while self.effects:
             effect = self.effects.pop(0)
             seen.append(type(effect))
-            if isinstance(effect, Join):
+            if isinstance(effect, JoinSession):
                 self.core.on_joined(effect.source, self.sessions[self.session_of(effect.source.address)])
         told, self.told = self.told, []
         bound = [(b.topic, b.otid, b.address, b.topic_index, b.tir, b.source_id) for b in self.core.sources]

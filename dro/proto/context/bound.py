@@ -4,8 +4,8 @@ State: the bound sources, those of each topic and of each session, those that ha
 DROs that were heard. Called by the engine with the events of the resolver; asks for what `effects` lists.
 
     resolver says         what is done                                       effect
-    source found          joins its session, or uses the joined one          Join, Bound
-    source switched       joins the new one, then leaves the old one         Join, Bound(new), Unbound(old, ended)
+    source found          joins its session, or uses the joined one          JoinSession, Bound
+    source switched       joins the new one, then leaves the old one         JoinSession, Bound, Unbound(old, ended)
     source gone           leaves, when what was sent before has been read    Unbound(ended)
     source refused        leaves at once                                     Unbound
     (session ended)       informs the resolver, which may find another one   Unbound(ended)
@@ -25,7 +25,16 @@ from typing import Any, Final, cast
 from dro.clock import ms
 from dro.errors import DecodeError
 from dro.proto.context.dro_watch import SILENT_NS, DroWatch
-from dro.proto.context.effects import Bound, Changed, ContextEffect, IndexTaken, Join, Leave, ProxyLeft, Unbound
+from dro.proto.context.effects import (
+    Bound,
+    Changed,
+    ContextEffect,
+    IndexTaken,
+    JoinSession,
+    LeaveSession,
+    ProxyLeft,
+    Unbound,
+)
 from dro.proto.context.sources import BoundSource, SessionView
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
@@ -104,7 +113,7 @@ class BoundSources:
         key = _key(source)
         self._go_on(key)
         if key not in self._bound and (is_known or self._is_wanted(source.topic)):
-            self._effects.append(Join(source, is_known))
+            self._effects.append(JoinSession(source, is_known))
 
     def on_joined(self, source: FoundSource, session: SessionView) -> None:
         """The host has joined the session of a source that was found."""
@@ -226,7 +235,7 @@ class BoundSources:
         del others[bound.topic_index]
         if not others:
             del self._by_session[bound.transport]
-            self._effects.append(Leave(bound.transport))
+            self._effects.append(LeaveSession(bound.transport))
         self._effects.append(Unbound(bound, ended))
 
     def _end(self, bound: BoundSource[Any]) -> None:

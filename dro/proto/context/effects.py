@@ -1,7 +1,7 @@
 """What a context asks of its host, in order; some events of the resolver are passed on as they are.
 
-Join                        the host joins the session and answers, before it takes more, by `ContextEngine.on_joined`
-Leave                       nobody wants a source of the session any more
+JoinSession                 the host joins it and answers, before it takes more, by `ContextEngine.on_joined`
+LeaveSession                nobody wants a source of it any more
 Bound, Unbound, Changed     for who takes the fragments of sources
 TopicFound, TopicLost       for who wants a pattern
 ProxyLeft, IndexTaken       for the log
@@ -20,7 +20,7 @@ PatternKey: TypeAlias = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinSession:
     """Join the session of a source; `is_known`: though the source may be wanted only later."""
 
     source: ev.FoundSource
@@ -28,7 +28,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class LeaveSession:
     session: SessionView
 
 
@@ -95,4 +95,4 @@ Note: TypeAlias = (
     | IndexTaken
 )
 """Nothing to be done but to tell it."""
-ContextEffect: TypeAlias = Join | Leave | Bound | Unbound | Changed | TopicFound | TopicLost | Note
+ContextEffect: TypeAlias = JoinSession | LeaveSession | Bound | Unbound | Changed | TopicFound | TopicLost | Note

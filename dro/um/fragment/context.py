@@ -228,7 +228,7 @@ class FragmentContext:
 
     def _perform(self, effect: do.ContextEffect) -> None:
         match effect:
-            case do.Join() | do.Leave() | do.Bound() | do.Unbound():
+            case do.JoinSession() | do.LeaveSession() | do.Bound() | do.Unbound():
                 self._sources.perform(effect)
             case do.Changed(source=bound):
                 self.on_source_changed(bound)

@@ -34,11 +34,11 @@ class JoinedSources:
         self._options_of = options_of
         self.sessions = ReceiverSessions(host, sink, self._on_session_ended)
 
-    def perform(self, effect: do.Join | do.Leave | do.Bound | do.Unbound) -> None:
+    def perform(self, effect: do.JoinSession | do.LeaveSession | do.Bound | do.Unbound) -> None:
         match effect:
-            case do.Join(source=source):
+            case do.JoinSession(source=source):
                 self._join(source)
-            case do.Leave(session=session):
+            case do.LeaveSession(session=session):
                 self.sessions.leave(_transport(session))
             case do.Bound(source=bound):
                 _transport(bound.transport).sources[bound.topic_index] = bound

@@ -106,14 +106,14 @@ class SimContext(ContextHost):
 
     def perform(self, effect: do.ContextEffect) -> None:
         match effect:
-            case do.Join(source=source):
+            case do.JoinSession(source=source):
                 session = self.trd.session(source.address)
                 if session is None:
                     self.engine.on_not_joined(source, self.trd.clock.now_ns)
                 else:
                     session.joined[self] = None
                     self.engine.on_joined(source, session)
-            case do.Leave(session=session):
+            case do.LeaveSession(session=session):
                 assert isinstance(session, SimSession)
                 session.joined.pop(self, None)
                 self._bound.pop(session, None)
