@@ -108,11 +108,11 @@ class ContextEngine:
         self.bound.leave_all_unwanted()
 
     def on_joined(self, source: ev.FoundSource, session: SessionView) -> None:
-        """Answer `Join`."""
+        """Answer `JoinSession`."""
         self.bound.on_joined(source, session)
 
     def on_not_joined(self, source: ev.FoundSource, now_ns: int) -> None:
-        """Answer `Join` when no session can be had now; another advertisement asks again."""
+        """Answer `JoinSession` when no session can be had now; another advertisement asks again."""
         self.stats.sessions_failed += 1
         self.resolver.on_source_ended(source.topic, source.address, source.topic_index, now_ns)
 

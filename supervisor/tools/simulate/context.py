@@ -107,12 +107,7 @@ class SimContext(ContextHost):
     def perform(self, effect: do.ContextEffect) -> None:
         match effect:
             case do.JoinSession(source=source):
-                session = self.trd.session(source.address)
-                if session is None:
-                    self.engine.on_not_joined(source, self.trd.clock.now_ns)
-                else:
-                    session.joined[self] = None
-                    self.engine.on_joined(source, session)
+                self.engine.on_joined(source, self.trd.join(self, source.address))
             case do.LeaveSession(session=session):
                 assert isinstance(session, SimSession)
                 session.joined.pop(self, None)
@@ -156,6 +151,10 @@ class SimContext(ContextHost):
         self.own.close(source.own, self.trd.clock.now_ns, final=True)
         self.pump()
         self.trd.close_session(source.session)
+
+    def on_unicast(self, message: bytes, sender_ip: int) -> None:
+        """Take route information."""
+        self.user.on_unicast(message, sender_ip)
 
     def on_data(self, session: SimSession, sent: Sent) -> None:
         """Take data of a session that was joined."""

@@ -27,18 +27,14 @@ _PORT: Final = 14371
 
 
 class Member(Protocol):
-    """A context in the TRD."""
+    """Is in the TRD: a context there."""
 
-    @property
-    def ip(self) -> int: ...
-
-    @property
-    def options(self) -> UmOptions: ...
+    ip: int
+    options: UmOptions
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None: ...
 
-    def on_unicast(self, message: bytes, sender_ip: int) -> None:
-        """Take route information of another DRO in the TRD; for portals alone."""
+    def on_unicast(self, message: bytes, sender_ip: int) -> None: ...
 
     def on_data(self, session: SimSession, sent: Sent) -> None: ...
 
@@ -52,24 +48,21 @@ class SimSession:
     was_connected: Final = True
     has_begun: Final = True
 
-    def __init__(self, trd: Trd, owner: Member, options: UmOptions, number: int, *, sm_before_data: bool) -> None:
-        """`number`: among all sessions of the TRD."""
+    def __init__(
+        self, trd: Trd, owner: Member, address: TransportAddress, options: UmOptions, *, sm_before_data: bool
+    ) -> None:
         self._trd = trd
         self.owner = owner
-        self.is_in_order = source_transport(options) != "lbtrm"
+        self.address = address
+        self.is_in_order = isinstance(address, TcpAddress)
         self.shows_life = not self.is_in_order
-        self.address: TransportAddress
-        if self.is_in_order:
-            self.address = TcpAddress(owner.ip, _PORT, number)
-        else:
-            self.address = LbtrmAddress(owner.ip, _GROUP, number, _PORT, _PORT)
         o = LbtrmSourceOptions.of(options)
         self._sms = SmSchedule(o.sm_min_ns, o.sm_max_ns)
         if sm_before_data:
             self._sms.restart(trd.clock.now_ns)
         self._heard_ns = trd.clock.now_ns
         self.is_open = True
-        self.joined: dict[Member, None] = {}
+        self.joined: dict[Member, int] = {}  # and since when
 
     @property
     def active_ns(self) -> int:
@@ -84,6 +77,11 @@ class SimSession:
     def on_data(self, now_ns: int) -> None:
         self._heard_ns = now_ns
         self._sms.restart(now_ns)
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self._heard_ns = self.active_ns
+        self.is_open = False
 
     def mark(self) -> int | None:
         return None
@@ -162,26 +160,52 @@ class Trd:
     def open_session(self, owner: Member, options: UmOptions, *, sm_before_data: bool) -> SimSession:
         """Open the session of a source with these options."""
         self._numbers += 1
-        session = SimSession(self, owner, options, self._numbers, sm_before_data=sm_before_data)
-        self._sessions[session.address] = session
+        address: TransportAddress = TcpAddress(owner.ip, _PORT, self._numbers)
+        if source_transport(options) == "lbtrm":
+            address = LbtrmAddress(owner.ip, _GROUP, self._numbers, _PORT, _PORT)
+        session = self._sessions[address] = SimSession(self, owner, address, options, sm_before_data=sm_before_data)
         return session
 
-    def session(self, address: TransportAddress) -> SimSession | None:
-        """Find a session that is there; None once its owner has closed it."""
-        return self._sessions.get(address)
+    def join(self, member: Member, address: TransportAddress) -> SimSession:
+        """Join a session; where its owner has closed it, a group that is silent, or a connection that is refused."""
+        session = self._sessions.get(address)
+        if session is None:
+            session = SimSession(self, member, address, member.options, sm_before_data=False)
+            session.is_open = False
+        session.joined[member] = self.clock.now_ns
+        if not session.is_in_order:
+            self._look_at(session, member)
+        elif not session.is_open:
+            self._end_soon(session)
+        return session
+
+    def _look_at(self, session: SimSession, member: Member) -> None:
+        """End a group for a member that has heard nothing of it for the activity timeout, or look later."""
+        if member not in session.joined or member not in self.members:
+            return
+        heard_ns = max(session.active_ns, session.joined[member]) + DELAY_NS
+        left_ns = heard_ns + LbtrmReceiverOptions.of(member.options).activity_timeout_ns - self.clock.now_ns
+        if left_ns > 0:
+            self.clock.after(left_ns, partial(self._look_at, session, member))
+        else:
+            del session.joined[member]
+            member.on_session_ended(session)
 
     def close_session(self, session: SimSession) -> None:
-        """End it: connections at once, a group when it has been silent for the activity timeout."""
-        silent_ns = 0 if session.is_in_order else LbtrmReceiverOptions.of(session.owner.options).activity_timeout_ns
-        end_ns = max(self.clock.now_ns, session.active_ns + silent_ns)
-        session.is_open = False
+        """End it: connections end at once, a group falls silent."""
+        session.close()
         del self._sessions[session.address]
-        self.clock.after(end_ns - self.clock.now_ns + DELAY_NS, partial(self._ended, session))
+        if session.is_in_order:
+            self._end_soon(session)
+
+    def _end_soon(self, session: SimSession) -> None:
+        self.clock.after(DELAY_NS, partial(self._ended, session))
 
     def _ended(self, session: SimSession) -> None:
-        for member in [*session.joined]:
-            member.on_session_ended(session)
-        session.joined.clear()
+        joined, session.joined = session.joined, {}
+        for member in joined:
+            if member in self.members:
+                member.on_session_ended(session)
 
     def send(self, session: SimSession, sent: Sent) -> None:
         """Data of an open session."""
