@@ -72,7 +72,7 @@ STOP_GRACE_NS: Final = ms(1800)
 class EndpointPortal:
     """Implements `portals.shell.link.Link`, and `dro.transport.session.FragmentSink` for the receiving context."""
 
-    def __init__(self, ctx: WorkerContext, config: EndpointConfig) -> None:
+    def __init__(self, ctx: WorkerContext, config: EndpointConfig, rng: random.Random | None = None) -> None:
         """Raises: ResourceError when a port or group cannot be had."""
         self._ctx = ctx
         self._config = config
@@ -91,7 +91,7 @@ class EndpointPortal:
         self._shell.egress.set_smart_batch(config.smart_batch)
         # Bound here and no method: called for each batch, it would cost a Python call more.
         self.on_fragments = self._shell.ingress.on_fragments
-        rng = random.Random()
+        rng = rng or random.Random()
         self.receiving = self._context("rcv", config.receiving.context(), rng)
         self.sending = self._context("src", config.sending.context(), rng, self.receiving.resolution)
         self.receiving.on_tr_packet = self._on_tr_packet

@@ -182,7 +182,7 @@ class PeerPlayer(Player):
     """Connections have names; nodes, and sources of the companion, numbers."""
 
     host: PeerHost
-    routes = Route((HERE,), THERE, SIBLING, ME), Route((THERE,), HERE, ME, SIBLING)
+    routes = Route((THERE,), HERE, ME, SIBLING), Route((HERE,), THERE, SIBLING, ME)
 
     def __init__(self, host: PeerHost) -> None:
         super().__init__(host)

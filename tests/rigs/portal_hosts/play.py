@@ -7,11 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from tests.rigs.portal_hosts.endpoint import EndpointPlayer, EndpointProcess, SimulatedEndpoint
 from tests.rigs.portal_hosts.peer import PeerPlayer, PeerProcess, SimulatedPeer
 from tests.rigs.portal_hosts.script import Player
 
 PROCESS, SIMULATED = 0, 1
 _HOSTS: Final[dict[str, tuple[type[Any], type[Any], Callable[[Any], Player]]]] = {
+    "endpoint": (EndpointProcess, SimulatedEndpoint, EndpointPlayer),
     "peer": (PeerProcess, SimulatedPeer, PeerPlayer),
 }
 """By kind of portal, which is the first word of a script's name."""

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, get_type_hints
 
 from dro.bus.messages import Origin, Route, RouteTable
 from dro.clock import NS_PER_MS, NS_PER_S
+from dro.shares import ALL_SHARES
 from portals.decisions import messages as told
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import SendInitialState
@@ -135,7 +136,8 @@ def record_of(kind: type, words: Sequence[str]) -> Any:  # noqa: ANN401  of that
 class Player:
     """Carries out the commands that all portals know."""
 
-    routes: tuple[Route, ...]
+    routes: tuple[Route, Route]
+    """From behind the portal, and back."""
     origins: tuple[Origin, ...] = ()
 
     def __init__(self, host: Host) -> None:
@@ -196,9 +198,10 @@ class Player:
             self.do_sibling("ForwardStart", str(handle))
 
     def do_routes(self, version: str, which: str) -> None:
-        """`both` ways, or `none`."""
-        has_any = which == "both"
-        table = RouteTable(int(version), self.routes if has_any else (), self.origins if has_any else ())
+        """`both` ways, `none`, or `divided`: as both, but half of the trees from behind the portal go elsewhere."""
+        there, back = self.routes
+        found = {"none": (), "both": (there, back), "divided": (replace(there, shares=ALL_SHARES // 3), back)}[which]
+        table = RouteTable(int(version), found, self.origins if found else ())
         self.host.engine.on_routes(table)
         self.host.engine.on_paths(table)
 
