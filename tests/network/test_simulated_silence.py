@@ -1,4 +1,4 @@
-"""How long receivers hear nothing after a DRO has died: the same in the simulator as in DROs on real sockets."""
+"""How long receivers hear nothing when a DRO dies, or starts again: the same simulated as on real sockets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from supervisor.tools.simulate.plan import of_files
 from tests.fakes.um_contexts import Stepper
 from tests.rigs.network import Plan, network
 
-DROS = {"A": (1, 2), "B": (1, 2), "C": (2, 3)}
+TAKEN_OVER = {"A": (1, 2), "B": (1, 2), "C": (2, 3)}
+ALONE = {"A": (1, 3)}
 COSTS = {"B-1": "<cost>5</cost>"}  # while A lives, everything goes by A
 EVERY_MS = 50
-BEFORE_MS, AFTER_MS = 8_000, 30_000
+BEFORE_MS, AWAY_MS, AFTER_MS = 8_000, 1_000, 30_000
+Dros = dict[str, tuple[int, int]]
 
 
-def silence_on_sockets(folder: Path, transport: str) -> float:
-    """Return the longest time in seconds between two messages in TRD 3, from the death of A on."""
-    with network(folder, Stepper(), DROS, transport=transport, portal_xml=COSTS) as net:
+def silence_on_sockets(folder: Path, dros: Dros, transport: str) -> float:
+    """Return the longest time in seconds between two messages in TRD 3, from the death of A on; alone, it returns."""
+    with network(folder, Stepper(), dros, transport=transport, portal_xml=COSTS) as net:
         sender, receiver = net.application(1), net.application(3)
         source = sender.source(b"t")
         receiver.context.want_topic(b"t")
@@ -43,15 +45,18 @@ def silence_on_sockets(folder: Path, transport: str) -> float:
         assert arrivals, "no flow before"
         del arrivals[:-1]
         net.kill("A")
+        run(AWAY_MS)
+        if dros is ALONE:
+            net.start("A")
         run(AFTER_MS)
         return longest(arrivals)
 
 
-def silence_simulated(folder: Path, transport: str, seed: int) -> float:
+def silence_simulated(folder: Path, dros: Dros, transport: str, seed: int) -> float:
     """Return the same of the simulator, by the files of the same plan."""
-    plan = Plan(folder, DROS, transport=transport, portal_xml=COSTS)
+    plan = Plan(folder, dros, transport=transport, portal_xml=COSTS)
     try:
-        net = SimNetwork(of_files([str(plan.file(name)) for name in DROS], warn=lambda _: None), seed)
+        net = SimNetwork(of_files([str(plan.file(name)) for name in dros], warn=lambda _: None), seed)
         names = {name[0]: name for name in net.dros}
         options = {trd: Config.load(plan.config(trd)).options for trd in (1, 3)}
     finally:
@@ -74,7 +79,11 @@ def silence_simulated(folder: Path, transport: str, seed: int) -> float:
     run(BEFORE_MS)
     assert arrivals, "no flow before"
     del arrivals[:-1]
-    net.dros[names["A"]].kill()
+    a = net.dros[names["A"]]
+    a.kill()
+    run(AWAY_MS)
+    if dros is ALONE:
+        a.start()
     run(AFTER_MS)
     return longest(arrivals)
 
@@ -85,9 +94,10 @@ def longest(arrivals: list[int]) -> float:
 
 
 @pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
-def test_silence_after_a_death_is_the_same(tmp_path: Path, transport: str) -> None:
+@pytest.mark.parametrize("dros", [TAKEN_OVER, ALONE], ids=["taken over", "started again"])
+def test_silence_after_a_death_is_the_same(tmp_path: Path, dros: Dros, transport: str) -> None:
     for name in ("real", "simulated"):
         (tmp_path / name).mkdir()
-    real = silence_on_sockets(tmp_path / "real", transport)
-    simulated = [silence_simulated(tmp_path / "simulated", transport, seed) for seed in range(3)]
+    real = silence_on_sockets(tmp_path / "real", dros, transport)
+    simulated = [silence_simulated(tmp_path / "simulated", dros, transport, seed) for seed in range(3)]
     assert simulated == pytest.approx([real] * 3, abs=0.2)

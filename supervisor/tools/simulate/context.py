@@ -49,13 +49,22 @@ class SimContext(ContextHost):
     """See the module text."""
 
     def __init__(
-        self, trd: Trd, user: ContextUser, options: UmOptions, rng: Random, *, sending: UmOptions | None = None
+        self,
+        trd: Trd,
+        user: ContextUser,
+        options: UmOptions,
+        rng: Random,
+        *,
+        sending: UmOptions | None = None,
+        host: str = "",
     ) -> None:
-        """`sending`: the options of the context of a DRO that has the sources; None for an application."""
-        self.trd, self.user = trd, user
-        self.options: UmOptions = options
+        """`sending`: the options of the context of a DRO that has the sources; None for an application.
+
+        `host`: where it is, if others may be there before or after.
+        """
+        self.trd, self.user, self.options = trd, user, options
         self._is_dro = is_dro = sending is not None
-        self.ip = trd.enter(self)
+        self.ip = trd.enter(self, host)
         kind = lbmr.SenderType.DRO if is_dro else lbmr.SenderType.APPLICATION
         o = ResolverOptions.of(options).sending_as(ResolverOptions.of(sending or options))
         config = resolver_config(o, rng.randbytes(8), kind, trd.domain_id if is_dro else 0)

@@ -51,7 +51,8 @@ class EndpointEnd:
         self._handles: dict[BoundSource[Any], int] = {}
 
     def start(self) -> None:
-        self.context = SimContext(self._trd, self, self._receiving, self._rng, sending=self._sending)
+        host = self._portal.dro.name
+        self.context = SimContext(self._trd, self, self._receiving, self._rng, sending=self._sending, host=host)
         self._interest = TrdInterest(
             self._config,
             self.context.engine.resolver.packet_options(),

@@ -107,16 +107,21 @@ class Trd:
         self._sessions: dict[TransportAddress, SimSession] = {}
         self._numbers = 0
         self._next_ip = 0x7F000001
+        self._hosts: dict[str, int] = {}  # addresses
 
     @property
     def name(self) -> str:
         return f"TRD{self.domain_id}"
 
-    def enter(self, member: Member) -> int:
-        """Take in a context; returns its address."""
-        self._next_ip += 1
-        self.members[member] = self._next_ip
-        return self._next_ip
+    def enter(self, member: Member, host: str = "") -> int:
+        """Take in a context; returns its address, the same for all of a host that has a name."""
+        ip = self._hosts.get(host)
+        if ip is None:
+            self._next_ip = ip = self._next_ip + 1
+        if host:
+            self._hosts[host] = ip
+        self.members[member] = ip
+        return ip
 
     def leave(self, member: Member) -> None:
         """Remove a context that has died: nothing comes from it or to it any more."""
