@@ -86,9 +86,9 @@ class SimContext(ContextHost):
         """Take a packet of another context of the TRD; all that come at one time are acted on together."""
         if self.engine.on_packet(packet, sender_ip, self.trd.clock.now_ns):
             self.user.on_packet(packet, sender_ip)
-            if not self._acts_soon:
-                self._acts_soon = True
-                self.trd.clock.after(0, self._on_soon)
+        if not self._acts_soon:
+            self._acts_soon = True
+            self.trd.clock.after(0, self._on_soon)
 
     def _on_soon(self) -> None:
         self._acts_soon = False

@@ -11,7 +11,7 @@ from dro.config.dro_xml.model import EndpointConfig, PeerConfig
 from dro.config.um.sets import ResolverOptions
 from dro.proto.context.sources import BoundSource
 from dro.proto.interest.events import InterestEvent
-from dro.um.fragment.options import query_options, wildcard_options
+from dro.um.fragment.options import ObjectOptions, query_options, wildcard_options
 from dro.wire.lbmr import packet as lbmr
 from portals.decisions.advertisement import pass_through_of, proxy_options
 from portals.decisions.effects import (
@@ -33,6 +33,7 @@ from portals.decisions.messages import PATTERN_NONE, SourceSeen
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.join_rules import JoinRules, cost_through
 from portals.endpoint.known_sources import join_info_of, known_source
+from portals.endpoint.options import ProxyOptions
 from supervisor.tools.simulate.context import UNICAST_PORT, SimContext, SimSource
 from supervisor.tools.simulate.messages import Sent
 from supervisor.tools.simulate.portal import Proxy, SimPortal, compiled
@@ -44,19 +45,21 @@ class EndpointEnd:
 
     def __init__(self, portal: SimPortal, config: EndpointConfig, trd: Trd, rng: Random) -> None:
         self._portal, self._config, self._trd, self._rng = portal, config, trd, rng
-        self._sending, self._receiving = config.sending.context(), config.receiving.context()
+        self._sending, self._receiving = (ObjectOptions(o.context()) for o in (config.sending, config.receiving))
+        self._by_topic = ProxyOptions(config.sending, config.receiving)
         self._rules = JoinRules(trd.domain_id, portal.core.routes, portal.acl)
         self._sources: dict[bytes, SimSource] = {}  # proxy sources, by OTID
         self._offers: dict[bytes, SourceSeen] = {}  # what each is fed from
         self._handles: dict[BoundSource[Any], int] = {}
 
     def start(self) -> None:
+        sending, receiving = self._sending.merged(None), self._receiving.merged(None)
         host = self._portal.dro.name
-        self.context = SimContext(self._trd, self, self._receiving, self._rng, sending=self._sending, host=host)
+        self.context = SimContext(self._trd, self, receiving, self._rng, sending=sending, host=host)
         self._interest = TrdInterest(
             self._config,
             self.context.engine.resolver.packet_options(),
-            ResolverOptions.of(self._receiving).receiver_datagram_max_bytes,
+            ResolverOptions.of(receiving).receiver_datagram_max_bytes,
             (self.context.ip, UNICAST_PORT),
             self._rng,
             self._portal.clock.now_ns,
@@ -145,18 +148,22 @@ class EndpointEnd:
         self.context.pump()
 
     def _want(self, symbol: bytes, pattern: int, now_ns: int) -> None:
-        wanted, queries = self.context.engine.wanted, query_options(self._receiving, uses_hotlinks=False)
+        wanted, by_topic, key = self.context.engine.wanted, self._by_topic, (symbol, pattern)
         if pattern == PATTERN_NONE:
-            wanted.add_topic(symbol, now_ns, queries)
+            options = self._receiving.merged(by_topic.receiver(symbol))
+            wanted.add_topic(symbol, now_ns, query_options(options, uses_hotlinks=False))
         elif (matcher := compiled(symbol, pattern)) is not None:
-            wanted.add_pattern((symbol, pattern), matcher, now_ns, wildcard_options(self._receiving), queries)
+            options = self._receiving.merged(by_topic.wildcard_receiver(symbol, pattern))
+            queries = query_options(options, uses_hotlinks=False)
+            wanted.add_pattern(key, matcher, now_ns, wildcard_options(options), queries)
 
     def _advertise(self, seen: SourceSeen, *, again: bool = False) -> None:
         self._offers[seen.otid] = seen
         items = proxy_options(seen, self._config.cost, self._config.hotlink_index)
         proxy = self._sources.get(seen.otid)
         if proxy is None:
-            opened = self.context.open(seen.topic, self._sending, source_otid=seen.otid, tir_items=items)
+            options = self._sending.merged(self._by_topic.source(seen.topic))
+            opened = self.context.open(seen.topic, options, source_otid=seen.otid, tir_items=items)
             self._sources[seen.otid] = opened
         else:
             self.context.own.update(proxy.own, items, self._portal.clock.now_ns, again=again)

@@ -44,9 +44,24 @@ from tests.rigs.portal_hosts.script import SIBLING, START_NS, Host, Player, note
 from tests.rigs.site import DRO, PORTAL, Site
 
 ME: Final = 1
-HERE, THERE = 1, 99  # domains of the TRD, and behind the sibling
+HERE, THERE, BEYOND = 1, 99, 98  # domains of the TRD, and two behind the sibling
 _FIRST_IP: Final = 0x7F000010
+_UM: Final = """\
+<um-configuration version="1.0"><applications><application name="A"><contexts><context name="own">
+<sources><topic pattern="^own"><options type="source">
+<option name="transport" default-value="tcp"/>
+<option name="resolver_advertisement_sustain_interval" default-value="3000"/>
+</options></topic></sources>
+<receivers><topic pattern="^own"><options type="receiver">
+<option name="resolver_query_minimum_initial_interval" default-value="500"/>
+</options></topic></receivers>
+<wildcard-receivers><wildcard-receiver pattern="^own" pattern-type="pcre"><options type="wildcard-receiver">
+<option name="resolver_query_minimum_interval" default-value="700"/>
+</options></wildcard-receiver></wildcard-receivers>
+</context></contexts></application></applications></um-configuration>"""
+_DAEMON: Final = "<xml-config>{folder}/um.xml</xml-config>"
 _MORE: Final = """
+      <source-context-name>own</source-context-name><receiver-context-name>own</receiver-context-name>
       <cost>{cost}</cost><source-deletion-delay>500</source-deletion-delay>
       <acl><inbound><ace match="reject"><topic>{closed}</topic></ace><ace match="accept"><topic>.*</topic></ace>
       </inbound></acl>"""
@@ -92,11 +107,11 @@ def records_of(datagram: bytes) -> Iterator[object]:
 class PlayedMember:
     """Another context of the TRD. Implements `Member`."""
 
-    def __init__(self, ip: int, name: str, *, is_dro: bool) -> None:
+    def __init__(self, ip: int, name: str, *, is_dro: bool, domain_id: int = HERE) -> None:
         self.ip, self.name, self.is_dro = ip, name, is_dro
         self.options: UmOptions
         kind = lbmr.SenderType.DRO if is_dro else lbmr.SenderType.APPLICATION
-        self.packet_options = lbmr.standard_options(name.encode().ljust(8), kind, HERE)
+        self.packet_options = lbmr.standard_options(name.encode().ljust(8), kind, domain_id)
 
     def on_packet(self, packet: lbmr.Packet, sender_ip: int) -> None: ...
 
@@ -121,6 +136,7 @@ class _Endpoint:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._site = Site(folder, 1)
+        (folder / "um.xml").write_text(_UM)
         self._values = {"closed": "closed", "cost": "4"}
         self.notes: list[tuple[int, object]] = []
         self.um = self._config().sending.context()
@@ -132,7 +148,7 @@ class _Endpoint:
     def _load(self) -> DroConfig:
         path = self._folder / "dro.xml"
         portal = PORTAL.format(trd=HERE, extra=_MORE.format(**self._values))
-        path.write_text(DRO.format(name="A", portals=portal, daemon=""))
+        path.write_text(DRO.format(name="A", portals=portal, daemon=_DAEMON.format(folder=self._folder)))
         return load_dro(str(path), warn=lambda _: None)
 
     def _watch(self, core: PortalCore, context: ContextEngine) -> None:
@@ -203,18 +219,25 @@ class _PlayedReceivers(PlayedMember):
 
 
 class _PlayedSender(FakeSender):
-    """The one session of all proxy sources; it sends nothing."""
+    """The session of all proxy sources of one transport; it sends nothing."""
 
     on_unblocked: Callable[[], object] | None = None
     fragment_max_bytes = 8192
     is_blocked = False
 
+    def __init__(self, address: TransportAddress) -> None:
+        self.address = address
+
     def close(self, linger_ns: int, now_ns: int) -> None: ...
 
 
 class _PlayedSenders(SenderPool[int]):
+    def __init__(self, address: TransportAddress) -> None:
+        super().__init__()
+        self._sender = cast(SenderTransport, _PlayedSender(address))
+
     def acquire(self, options: UmOptions) -> SenderTransport:
-        return cast(SenderTransport, _PlayedSender())
+        return self._sender
 
 
 class EndpointProcess(_Endpoint):
@@ -230,7 +253,10 @@ class EndpointProcess(_Endpoint):
         joined, pools = self.portal.receiving.joined, self.portal.sending.pools
         played = _PlayedReceivers(self.trd, self.um, joined._on_ended)
         joined._by_address = dict.fromkeys((TcpAddress, LbtrmAddress), cast(JoinedSessions[Any], played))
-        pools._pools = dict.fromkeys(pools._pools, _PlayedSenders())
+        pools._pools = {
+            "tcp": _PlayedSenders(TcpAddress(0x7F000001, 14371)),
+            "lbtrm": _PlayedSenders(LbtrmAddress(0x7F000001, 0xEFFF0001, 1, 14400, 14400)),
+        }
         self._resolution: TopicResolution = self.portal.receiving.resolution
         self._resolution.channel.send = self._note_datagrams  # type: ignore[method-assign]
         self._watch(self.portal.core, self._resolution.engine)
@@ -300,7 +326,11 @@ class EndpointPlayer(Player):
     """Contexts of the TRD and their sources have names."""
 
     host: EndpointHost
-    routes = Route((HERE,), THERE, ME, SIBLING), Route((THERE,), HERE, SIBLING, ME)
+    routes = (
+        Route((HERE,), THERE, ME, SIBLING),
+        Route((HERE,), BEYOND, ME, SIBLING),
+        Route((THERE, BEYOND), HERE, SIBLING, ME),
+    )
 
     def __init__(self, host: EndpointHost) -> None:
         super().__init__(host)
@@ -317,7 +347,7 @@ class EndpointPlayer(Player):
         }  # fmt: skip
 
     def _name(self, address: TransportAddress) -> str:
-        return self._addresses.get(address, "ours")
+        return self._addresses.get(address, "own " + type(address).__name__)
 
     def _write_source(self, topic: bytes, tir: lbmr.Tir) -> str:
         cost = tir.options.cost if tir.options is not None else None
@@ -333,10 +363,10 @@ class EndpointPlayer(Player):
 
     # contexts
 
-    def do_context(self, name: str, kind: str, at: str = "") -> None:
+    def do_context(self, name: str, kind: str, at: str = "", domain: str = "1") -> None:
         """`kind`: application or dro; `at`: the context whose host it is on, or a host of its own."""
         ip = self._members[at].ip if at else _FIRST_IP + len(self._members)
-        self._members[name] = member = PlayedMember(ip, name, is_dro=kind == "dro")
+        self._members[name] = member = PlayedMember(ip, name, is_dro=kind == "dro", domain_id=int(domain))
         member.options = self.host.um
 
     def do_dies(self, name: str) -> None:
@@ -362,6 +392,11 @@ class EndpointPlayer(Player):
         kind = PATTERN_PCRE if pattern else PATTERN_NONE
         self._say(name, lbmr.TnwgInterest((lbmr.InterestRecord(int(domain), symbol.encode(), flags, kind),)))
 
+    def do_leads(self, name: str, *domains: str) -> None:
+        """Say that the ways to these domains begin there."""
+        ip = self._members[name].ip
+        self._say(name, lbmr.RemoteDomainRoute(address=ip, port=14391, route_index=0, domains=tuple(map(int, domains))))
+
     # sources
 
     def do_source(self, name: str, owner: str, topic: str, transport: str, otid: str = "") -> None:
@@ -378,12 +413,18 @@ class EndpointPlayer(Player):
         self.host.trd._sessions[address] = session
         self._sources[name] = PlayedSource(member, session, tir)
 
-    def do_advertises(self, *names: str, cost: str = "", hops: str = "1", domain: str = "") -> None:
+    def do_shares(self, name: str, like: str, topic: str) -> None:
+        """Make a source with the session and the topic index of another one."""
+        self._sources[name] = replace(source := self._sources[like], tir=replace(source.tir, topic=topic.encode()))
+
+    def do_advertises(self, *names: str, cost: str = "", hops: str = "1", domain: str = "", otid: str = "") -> None:
         """Advertise all in one turn, with what is given, or as before."""
         for source in map(self._sources.__getitem__, names):
             options = source.tir.options or lbmr.TirOptions()
             if domain:
                 options = options.replacing(lbmr.DomainId(int(domain)))
+            if otid:
+                options = options.replacing(lbmr.OtidOption(to_bytes(otid)))
             if cost:
                 options = options.replacing(lbmr.Cost(hop_count=int(hops), cost=int(cost)))
             source.tir = replace(source.tir, options=options)

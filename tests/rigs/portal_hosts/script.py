@@ -136,8 +136,8 @@ def record_of(kind: type, words: Sequence[str]) -> Any:  # noqa: ANN401  of that
 class Player:
     """Carries out the commands that all portals know."""
 
-    routes: tuple[Route, Route]
-    """From behind the portal, and back."""
+    routes: tuple[Route, ...]
+    """The first one leads from behind the portal to the sibling."""
     origins: tuple[Origin, ...] = ()
 
     def __init__(self, host: Host) -> None:
@@ -199,8 +199,10 @@ class Player:
 
     def do_routes(self, version: str, which: str) -> None:
         """`both` ways, `none`, or `divided`: as both, but half of the trees from behind the portal go elsewhere."""
-        there, back = self.routes
-        found = {"none": (), "both": (there, back), "divided": (replace(there, shares=ALL_SHARES // 3), back)}[which]
+        found = self.routes if which != "none" else ()
+        if which == "divided":
+            entry = found[0].ingress
+            found = tuple(replace(at, shares=ALL_SHARES // 3) if at.ingress == entry else at for at in found)
         table = RouteTable(int(version), found, self.origins if found else ())
         self.host.engine.on_routes(table)
         self.host.engine.on_paths(table)
