@@ -161,10 +161,6 @@ class SimContext(ContextHost):
         self.pump()
         self.trd.close_session(source.session)
 
-    def on_unicast(self, message: bytes, sender_ip: int) -> None:
-        """Take route information."""
-        self.user.on_unicast(message, sender_ip)
-
     def on_data(self, session: SimSession, sent: Sent) -> None:
         """Take data of a session that was joined."""
         if (bound := self._bound.get(session)) is not None:
