@@ -116,6 +116,7 @@ def _read(core: object, state: object, outside: Sequence[object]) -> Values:
 
 
 def _set(core: object, values: Values) -> None:
+    """Set what `_read` gave. Setters may raise ValueError, LookupError, TypeError and OverflowError alone."""
     shapes = _layout(type(core)).shapes
     for at, value in values.items():
         if shapes[at] is None:
@@ -223,6 +224,7 @@ def _place(value: object, outside: Sequence[object], where: str) -> int:
 
 
 def _member(value: object, kind: type[Enum], where: str) -> Enum:
+    """Return the member of an enumeration with that value."""
     try:
         return kind(value)
     except ValueError as e:

@@ -1,7 +1,7 @@
 """Which DROs of a TRD were heard, and when: distinguishes proxy sources of a dead DRO from idle ones.
 
 State: DRO contexts by source id and DRO hosts by address, both bounded. Called by the context for every TR packet of a
-DRO. Source: DRO forwarding notes, 17.3 and 22. Guess: see `Bindings.replace_dead`, which decides with it.
+DRO. Source: DRO forwarding notes, 17.3 and 22. Guess: see `BoundSources.replace_dead`, which decides with it.
 """
 
 from __future__ import annotations

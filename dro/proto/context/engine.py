@@ -108,7 +108,7 @@ class ContextEngine:
         self.bound.leave_all_unwanted()
 
     def on_joined(self, source: ev.FoundSource, session: SessionView) -> None:
-        """Answer `JoinSession`."""
+        """Answer `JoinSession`; a host that has no such transport gives no answer."""
         self.bound.on_joined(source, session)
 
     def on_not_joined(self, source: ev.FoundSource, now_ns: int) -> None:
@@ -117,7 +117,7 @@ class ContextEngine:
         self.resolver.on_source_ended(source.topic, source.address, source.topic_index, now_ns)
 
     def on_session_ended(self, session: SessionView, now_ns: int) -> None:
-        """A joined session has ended by itself, and its host has left it."""
+        """A joined session has ended by itself."""
         self.bound.now_ns = now_ns
         self.bound.on_session_ended(session)
 
@@ -131,6 +131,7 @@ class ContextEngine:
         self.wanted.remove_all(now_ns)
         self.resolver.on_timer(now_ns)
         self.bound.clear()
+        self.resolver.take_events()
         self._events.clear()
         self._effects.clear()
         return self.resolver.take_outgoing()

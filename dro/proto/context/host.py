@@ -11,7 +11,7 @@ from dro.proto.context.engine import ContextEngine
 
 
 class ContextHost(ABC):
-    """Runs an engine. Each input is followed by `pump`, also from within an effect; it does nothing there."""
+    """Runs an engine. Each input is followed by `pump`, which does nothing while an effect is carried out."""
 
     def __init__(self, engine: ContextEngine) -> None:
         self.engine = engine
@@ -47,6 +47,8 @@ class ContextHost(ABC):
         try:
             for effect in self.engine.take_effects(self.now_ns()):
                 self.perform(effect)
+                if self.is_closed:
+                    return
         finally:
             self._is_pumping = False
         self.on_pumped()

@@ -147,4 +147,6 @@ class OwnSources:
         for source in self._sources:
             if source.handle is not None:
                 self._resolver.remove_source(source.handle, now_ns)
+                source.handle = None
         self._sources.clear()
+        self._unadvertised.clear()

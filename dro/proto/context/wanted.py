@@ -72,7 +72,10 @@ class WantedTopics:
         self._patterns[key] = self._by_handle[handle] = _Pattern(key, handle)
 
     def remove_pattern(self, key: PatternKey, now_ns: int) -> Iterator[bytes]:
-        """Remove a pattern that finds nothing more; its topics are let go one by one, as the result is gone through."""
+        """Want it once less; the last time it finds nothing more from now on.
+
+        Its topics are let go one by one as the result is gone through, which the caller does to its end.
+        """
         known = self._patterns[key]
         known.users -= 1
         if known.users:
@@ -84,7 +87,12 @@ class WantedTopics:
     def _take_topics(self, pattern: _Pattern, topics: Iterator[bytes]) -> Iterator[bytes]:
         for topic in topics:
             if topic in pattern.topics:
+                pattern.topics.remove(topic)
                 self._forget_match(topic)
+            yield topic
+        while pattern.topics:  # those that the resolver has let go already, and nobody was told yet
+            topic = pattern.topics.pop()
+            self._forget_match(topic)
             yield topic
 
     def on_matched(self, handle: int, topic: bytes) -> PatternKey | None:

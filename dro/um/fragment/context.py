@@ -187,6 +187,7 @@ class FragmentContext:
         self.resolution.pump()
 
     def unwant_topic(self, topic: bytes) -> None:
+        """Want it once less; the last time, leave its sources."""
         if self.engine.unwant_topic(topic, self._loop.now_ns()):
             self._objects.by_topic.pop(topic, None)
         self.resolution.pump()
@@ -279,7 +280,7 @@ class FragmentContext:
         if self._is_closed:
             return
         self._is_closed = True
-        self.own.close()
+        self.own.stop_advertising()
         self._close_resolution()
         self.joined.close()
         self.immediate.close()

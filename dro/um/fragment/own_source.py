@@ -127,6 +127,6 @@ class ContextSources:
         self._pools.release(transport, linger_ns)
         self._resolution.pump()
 
-    def close(self) -> None:
-        """Stop advertising all sources, in silence."""
+    def stop_advertising(self) -> None:
+        """Advertise nothing any more, in silence; for the end of the context, which ends the sessions itself."""
         self._own.remove_all(self._loop.now_ns())

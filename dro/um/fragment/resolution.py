@@ -115,7 +115,6 @@ class TopicResolution(ContextHost):
         if trouble is not None:
             self._on_malformed(trouble, sender_ip)
         if packet is not None and self.engine.on_packet(packet, sender_ip, now_ns):
-            self.pump()
             self._on_packet(packet, sender_ip, now_ns)
 
     def _on_malformed(self, trouble: DecodeError, sender_ip: int) -> None:

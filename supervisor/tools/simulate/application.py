@@ -53,7 +53,7 @@ class SimApplication:
         """Of the next message."""
         self._context = SimContext(trd, self, options, rng)
         with self._context.together():
-            self.source = self._context.open(topic, options)
+            self.source = self._context.open_source(topic, options)
             self.otid = self.source.own.otid
             self._want(options)
 

@@ -134,7 +134,7 @@ class SimContext(ContextHost):
 
     # sources
 
-    def open(
+    def open_source(
         self,
         topic: bytes,
         options: UmOptions,
@@ -142,7 +142,7 @@ class SimContext(ContextHost):
         source_otid: bytes | None = None,
         tir_items: tuple[lbmr.TirOption, ...] = (),
     ) -> SimSource:
-        """Open a source; see `OwnSources.open`."""
+        """Open a session and a source on it; see `OwnSources.open`. Raises: DecodeError."""
         session = self.trd.open_session(self, options, sm_before_data=self._is_dro)
         own = self.own.open(
             topic,
@@ -155,8 +155,8 @@ class SimContext(ContextHost):
         self.pump()
         return SimSource(own, session)
 
-    def close(self, source: SimSource) -> None:
-        """Advertise its end, and end its session."""
+    def close_source(self, source: SimSource) -> None:
+        """Advertise the end of a source, and end its session."""
         self.own.close(source.own, self.trd.clock.now_ns, final=True)
         self.pump()
         self.trd.close_session(source.session)

@@ -129,7 +129,7 @@ class EndpointEnd:
                 self._portal.end_proxy(otid)
                 self._offers.pop(otid, None)
                 if (proxy := self._sources.pop(otid, None)) is not None:
-                    self.context.close(proxy)
+                    self.context.close_source(proxy)
             case JoinKnownSource(source=source):
                 known = known_source(source, self._config.cost)
                 self.context.engine.resolver.join_known(
@@ -163,7 +163,7 @@ class EndpointEnd:
         proxy = self._sources.get(seen.otid)
         if proxy is None:
             options = self._sending.merged(self._by_topic.source(seen.topic))
-            opened = self.context.open(seen.topic, options, source_otid=seen.otid, tir_items=items)
+            opened = self.context.open_source(seen.topic, options, source_otid=seen.otid, tir_items=items)
             self._sources[seen.otid] = opened
         else:
             self.context.own.update(proxy.own, items, self._portal.clock.now_ns, again=again)
