@@ -47,11 +47,10 @@ _LISTED: Final = {
         portals/shell/test_portal.py portals/test_hosts.py supervisor/history/test_network.py
         supervisor/host/test_service_manager.py supervisor/monitor/test_app.py supervisor/monitor/test_events.py
         supervisor/monitor/test_pages.py supervisor/reload/test_trial.py
-        supervisor/tools/top/test_looker.py um/fragment/test_context.py um/fragment/test_context_traffic.py
+        supervisor/tools/top/test_looker.py um/fragment/test_context_sockets.py
         um/fragment/test_immediate.py um/fragment/test_ports.py um/fragment/test_receiver_sessions.py
         um/fragment/test_refused_sockets.py um/fragment/test_request_port.py um/fragment/test_source_sessions.py
-        um/message/test_client_config.py um/message/test_context.py um/message/test_messages.py
-        um/message/test_wildcard_receiver.py um/test_apis.py um/test_async_api.py um/test_blocking_api.py
+        um/message/test_context_sockets.py um/message/test_messages_sockets.py um/test_refused_sends.py
         um/test_user_guide.py transport/test_kinds.py transport/test_lbtrm.py transport/test_lbtrm_edges.py
         transport/test_lbtrm_receiver.py transport/test_lbtrm_sender.py transport/test_mmsg.py
         portals/peer/test_peer_tls.py transport/test_plugged_kind.py transport/test_sockets.py

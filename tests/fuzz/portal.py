@@ -59,9 +59,9 @@ def _check(data: bytes) -> Hashable:
                     splitter.feed(packet)
                     with suppress(DecodeError):  # which ends the connection
                         while (message := splitter.next_message()) is not None:
-                            context._on_unicast(message, (_IP, 1))
+                            context.on_unicast(message, (_IP, 1))
                 elif packet:
-                    context._on_datagrams(iter([(packet, _IP + packet[-1])]), dro.loop.now_ns())
+                    context.resolution._on_datagrams(iter([(packet, _IP + packet[-1])]), dro.loop.now_ns())
             dro.run(1000)
             page = dro.workers[1].counters
             return tuple([page[slot].bit_length() for slot in _SIGNS])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dro.um.message.client_config import Config
+from tests.fakes.simulated_network import SimulatedNetwork
 from tests.fakes.um_contexts import Stepper, private_config
 
 
@@ -36,3 +37,11 @@ def stepper() -> Iterator[Stepper]:
     made = Stepper()
     yield made
     made.loop.close()
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> SimulatedNetwork:
+    """A network without sockets, for the contexts of the test."""
+    made = SimulatedNetwork()
+    made.install(monkeypatch)
+    return made

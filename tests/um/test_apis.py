@@ -25,6 +25,8 @@ from dro.um.message.context import MessageContext
 from dro.um.message.events import Event, NoSource, UsageError
 from tests.fakes.um_contexts import PATIENCE_S, private_config
 
+pytestmark = pytest.mark.usefixtures("network")
+
 Opened: TypeAlias = Any
 """A context of either interface, and what it gives."""
 

@@ -10,7 +10,9 @@ import pytest
 
 from dro.um.async_api import SENDS_PER_TURN, Context, Receiver
 from dro.um.message.client_config import Config
-from dro.um.message.events import Event, NoSource, SqnRange, UsageError, WouldBlock
+from dro.um.message.events import Event, NoSource, UsageError
+
+pytestmark = pytest.mark.usefixtures("network")
 
 T = TypeVar("T")
 
@@ -100,24 +102,6 @@ def test_a_sender_that_is_never_refused_lets_others_run(tcp_config: Config) -> N
     seen = run(scenario, tcp_config)
     assert SENDS_PER_TURN == 32
     assert [seen.count(turns) for turns in range(4)] == [31, 32, 32, 1]
-
-
-def test_a_refused_send_waits_or_tells_by_an_event(lbtrm_config: Config) -> None:
-    config = lbtrm_config.with_("context", "transport_lbtrm_data_rate_limit", 1_000_000)
-
-    async def scenario(context: Context) -> None:
-        told: list[object] = []
-        source = await context.source("t", on_event=told.append)
-        sent = 0
-        with pytest.raises(WouldBlock):  # noqa: PT012  # as many as it takes
-            while True:
-                await source.send(bytes(7000), block=False)
-                sent += 1
-        assert await source.send(bytes(7000)) == SqnRange(sent, sent)
-        await asyncio.sleep(0)
-        assert len(told) == 1
-
-    run(scenario, config)
 
 
 # the wrong order

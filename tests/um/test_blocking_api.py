@@ -10,8 +10,10 @@ import pytest
 
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
-from dro.um.message.events import Event, NoSource, SqnRange, UsageError, WouldBlock
+from dro.um.message.events import Event, NoSource, SqnRange, UsageError
 from tests.fakes.um_contexts import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("network")
 
 
 @pytest.fixture
@@ -110,23 +112,6 @@ def test_nothing_waits_on_the_thread_of_the_callbacks(context: BlockingContext) 
     assert in_callback(context, receiver.get) == NoSource("u"), "what is there is given"
     assert in_callback(context, lambda: source.send(b"x", flush=False)) == SqnRange(0, 0)
     assert in_callback(context, source.close) is None
-
-
-def test_a_refused_send_waits_its_time_or_tells_by_an_event(lbtrm_config: Config) -> None:
-    config = lbtrm_config.with_("context", "transport_lbtrm_data_rate_limit", 1_000_000)
-    told = threading.Event()
-    with BlockingContext(config) as context:
-        source = context.source("t", on_event=lambda event: told.set())
-        sent = 0
-        with context.lock:  # its thread can wake nobody meanwhile
-            with pytest.raises(WouldBlock):  # noqa: PT012  # as many as it takes
-                while True:
-                    source.send(bytes(7000), block=False)
-                    sent += 1
-            with pytest.raises(TimeoutError, match=r"^the session is blocked$"):
-                source.send(bytes(7000), timeout=0)
-        assert source.send(bytes(7000)) == SqnRange(sent, sent)
-        assert told.wait(PATIENCE_S)
 
 
 # the wrong order

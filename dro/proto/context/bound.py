@@ -250,9 +250,9 @@ class BoundSources:
 
     # DROs that died
 
-    def on_dro_packet(self, ip: int) -> None:
+    def on_dro_packet(self, ip: int, source_id: bytes | None = None) -> None:
         """A DRO said something on the TR channel that names no source."""
-        self._dros.on_packet(ip, None, self.now_ns)
+        self._dros.on_packet(ip, source_id, self.now_ns)
 
     def replace_dead(self, tirs: tuple[lbmr.Tir, ...], options: lbmr.PacketOptions | None, ip: int) -> None:
         """Leave a proxy's session when another session of the same source is advertised and the proxy's DRO is dead.

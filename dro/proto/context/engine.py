@@ -87,7 +87,7 @@ class ContextEngine:
             self._events.extend(self.resolver.take_events())
             self._events.append(_Advertised(packet.body.tirs, options, sender_ip))
         elif options is not None and options.is_from_dro:
-            self.bound.on_dro_packet(sender_ip)
+            self.bound.on_dro_packet(sender_ip, options.source_id)
         return True
 
     def unwant_topic(self, topic: bytes, now_ns: int) -> bool:

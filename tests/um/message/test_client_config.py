@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from dro.config.um.options import UmOptions
-from dro.errors import ConfigError, ResourceError
+from dro.errors import ConfigError
 from dro.um.async_api import Context
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config, object_options
+
+pytestmark = pytest.mark.usefixtures("network")
 
 
 def test_encryption_that_is_asked_for_never_becomes_plain_text(tmp_path: Path, tcp_config: Config) -> None:
@@ -22,11 +24,6 @@ def test_encryption_that_is_asked_for_never_becomes_plain_text(tmp_path: Path, t
         Config.load(path)
     with BlockingContext(tcp_config) as context, pytest.raises(ConfigError, match="use_tls: it protects all conn"):
         context.source("t", use_tls=1)
-    with (
-        BlockingContext(tcp_config.with_("context", "use_tls", 1)) as context,
-        pytest.raises(ResourceError, match="check tls_certificate"),
-    ):
-        context.source("t")
 
 
 def test_a_later_file_may_take_it_back(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from dro.errors import ConfigError
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
-from dro.um.message.events import BOS, EOS, Data, Event, Loss, NoSource, SourceEvent, Wakeup
+from dro.um.message.events import BOS, EOS, Data, Event, Loss, NoSource
 from dro.um.message.receiver import CallbackListener
-from tests.fakes.um_contexts import Stepper, groups, private_config
+from tests.fakes.um_contexts import Stepper, private_config
+
+pytestmark = pytest.mark.usefixtures("network")
 
 NOTHING = UmOptions()
 
@@ -57,20 +59,6 @@ def test_a_message_puts_the_next_tsni_off(stepper: Stepper) -> None:
         assert a.core.pools.senders()[0].statistics().counters.msgs_sent == 2
         stepper.run(200)
         assert a.core.pools.senders()[0].statistics().counters.msgs_sent == 3
-
-
-def test_one_wakeup_answers_all_that_was_refused_before(stepper: Stepper) -> None:
-    config = private_config("lbtrm", context__transport_lbtrm_data_rate_limit=1_000_000)
-    told: list[SourceEvent] = []
-    with opened(config, stepper) as a:
-        source = a.source("t", NOTHING, told.append)
-        for _ in range(2):
-            while not source.writer.is_blocked:
-                source.send(bytes(500))
-            source.tell_wakeup()
-            source.tell_wakeup()
-            stepper.run(1000)
-    assert told == [Wakeup(), Wakeup()]
 
 
 def test_an_idle_source_stops_telling_its_sqn(stepper: Stepper) -> None:
@@ -133,21 +121,6 @@ def test_a_sub_receiver_without_a_source_goes_after_ten_queries(stepper: Stepper
             stepper.until(lambda: created == ["quotes", "quotes"])
 
 
-def test_a_session_lost_in_silence_ends_and_is_found_again(stepper: Stepper) -> None:
-    config = private_config("lbtrm", receiver__transport_lbtrm_activity_timeout=3000)
-    events: list[Event] = []
-    with opened(config, stepper) as b:
-        b.receiver("t", CallbackListener(events.append), NOTHING)
-        for _ in range(2):
-            with opened(config, stepper) as a:
-                source = a.source("t", NOTHING)
-                stepper.until(lambda: bool(b.delivery.sources_of(b"t")))
-                source.send(b"x")
-                stepper.until(lambda: isinstance(events[-1], Data))
-            stepper.until(lambda: isinstance(events[-1], EOS))
-    assert [type(event) for event in events] == [BOS, Data, EOS] * 2
-
-
 def test_closing_during_a_callback_is_safe(stepper: Stepper) -> None:
     config = private_config("lbtrm")
     with opened(config, stepper) as a, opened(config, stepper) as b:
@@ -166,7 +139,7 @@ def test_closing_during_a_callback_is_safe(stepper: Stepper) -> None:
             source.send(b"x")
         stepper.run(100)
         assert sum(isinstance(event, Data) for event in seen) == 1
-        assert groups(b.core.joined) == []
+        assert b.core.joined.sessions() == []
 
 
 def test_receivers_of_a_topic_in_one_context_share_their_options_or_are_refused(tcp_config: Config) -> None:

@@ -16,6 +16,8 @@ from dro.um.message.receiver import CallbackListener
 from dro.um.message.wildcard_receiver import PatternReceiver
 from tests.fakes.um_contexts import Stepper, private_config
 
+pytestmark = pytest.mark.usefixtures("network")
+
 NOTHING = UmOptions()
 
 
@@ -146,6 +148,7 @@ def test_sources_of_one_session_share_its_writer_until_the_last_is_closed(steppe
     context.close_children()
     context.close()
     context.close()
+    stepper.settle()
     assert (context.is_closed, stepper.loop.next_deadline()) == (True, None)
     for make in (
         lambda: context.source("t", NOTHING),
@@ -170,24 +173,6 @@ def test_receivers_that_connect_are_told_to_the_sources_of_their_session_alone(s
     assert (shared.clients, context.children) == (set(), 3)
     context.close_children()
     context.close()
-
-
-def test_what_could_not_be_delivered_yet_keeps_the_context_from_its_end(stepper: Stepper) -> None:
-    config = private_config("tcp", source__transport_session_maximum_buffer=20_000)
-    context = MessageContext(config, stepper.loop)
-    reader = MessageContext(config, stepper.loop)
-    source = context.source("t", NOTHING)
-    reader.receiver("t", CallbackListener(None), NOTHING)
-    stepper.until(lambda: bool(source.clients))
-    while not source.writer.is_blocked:  # nobody turns the loop
-        source.send(bytes(60_000))
-    source.close()
-    assert not context.has_ended
-    stepper.run(100)
-    assert context.has_ended
-    for made in (context, reader):
-        made.close_children()
-        made.close()
 
 
 def test_a_topic_that_cannot_be_used_is_refused_by_name(context: MessageContext) -> None:
