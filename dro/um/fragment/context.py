@@ -94,20 +94,20 @@ class FragmentContext:
         )
         self.engine = self.resolution.engine
         self.stats = self.engine.stats
+        host = SessionHost(loop, options, batch, rng, sockets)
         try:
+            self._sources = JoinedSources(host, self.resolution, sink, self._objects.by_topic.get)
+            self.joined = self._sources.sessions
+            self.pools = SourceSessions(
+                host, on_client=lambda *of: self.on_client(*of), sm_before_data=settings.sm_before_data
+            )
+            self.immediate = ImmediateMessages(host, self.pools)
+            """Multicast immediate messages."""
             address = self.resolution.channel.local_address
             self.unicast = UnicastPorts(loop, options, address, lambda *of: self.on_unicast(*of), sockets)
         except ResourceError:
             self._close_resolution()
             raise
-        host = SessionHost(loop, options, batch, rng, sockets)
-        self._sources = JoinedSources(host, self.resolution, sink, self._objects.by_topic.get)
-        self.joined = self._sources.sessions
-        self.pools = SourceSessions(
-            host, on_client=lambda *of: self.on_client(*of), sm_before_data=settings.sm_before_data
-        )
-        self.immediate = ImmediateMessages(host, self.pools)
-        """Multicast immediate messages."""
         own = OwnSources(
             self.engine.resolver,
             context_id=self.context_id,

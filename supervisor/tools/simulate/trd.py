@@ -103,7 +103,7 @@ class Trd:
         self.copies: Counter[tuple[bytes, int]] = Counter()
         """Of each message, by OTID and sqn, over all sessions."""
         self.repeated: Counter[bytes] = Counter()
-        """Messages that came more than once, by OTID."""
+        """Copies of messages beyond the first, by OTID."""
         self._sessions: dict[TransportAddress, SimSession] = {}
         self._numbers = 0
         self._next_ip = 0x7F000001
@@ -149,7 +149,7 @@ class Trd:
             try:
                 packet = lbmr.decode(datagram)
             except DecodeError as e:  # our own: a fault of the program
-                raise AssertionError(f"a DRO sent what does not decode: {e}") from e
+                raise AssertionError(f"a context sent what does not decode: {e}") from e
             self._to_all(member, partial(self._hand_packet, packet))
 
     @staticmethod

@@ -57,6 +57,21 @@ def test_a_context_that_gets_no_socket_names_the_option(stepper: Stepper, refuse
     assert descriptors() == before
 
 
+def test_a_context_whose_sessions_cannot_be_had_closes_its_channel(
+    stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kind of transport may need something of its own before the first session."""
+
+    def refuse(*_: object) -> None:
+        raise ResourceError("nothing to be had", remedy="buy some")
+
+    before = descriptors()
+    monkeypatch.setattr("dro.um.fragment.context.ImmediateMessages", refuse)
+    with pytest.raises(ResourceError, match="nothing to be had"):
+        FragmentContext(private_config("tcp").options, stepper.loop, sink=RecordingSink())
+    assert descriptors() == before
+
+
 @pytest.mark.parametrize(
     ("transport", "refused", "why"),
     [
