@@ -459,6 +459,36 @@ def test_a_session_that_nobody_watches_serves_and_ends() -> None:
 # the end
 
 
+@pytest.mark.parametrize("says_first", [True, False])
+def test_a_receiver_that_says_the_session_id_late_gets_what_was_sent(says_first: bool) -> None:
+    """A close before it does would be answered by a reset, and what its machine has not got would be lost."""
+    said = lbmc.encode(lbmc.tcp_sid_message(SESSION))
+    with closing(Source(send_buffer=1 << 20)) as source:
+        end = source.connect(small=True)
+        if says_first:
+            end.send(said)
+            source.turn()
+        sent = [message(1, number, 1000) for number in range(200)]
+        assert all(source.sender.send_message(one, BEGAN) for one in sent)
+        assert not source.core.stats.bytes_buffered, "the system has it all"
+        source.sender.close(s(2), BEGAN)
+        assert (source.closed != []) == says_first
+        if not says_first:
+            end.send(said)
+        got = bytearray()
+        for step in range(1, 20_000):
+            try:
+                part = end.recv(1 << 16)
+            except BlockingIOError:
+                source.turn(BEGAN + step * ms(1) // 10)
+                continue
+            if not part:
+                break
+            got += part
+        assert bytes(got) == b"".join(sent)
+        assert source.closed == [source.sender]
+
+
 @pytest.mark.parametrize(
     ("linger_ns", "checks"),
     [

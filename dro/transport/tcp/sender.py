@@ -89,6 +89,7 @@ class TcpSender:
         self._scratch = memoryview(bytearray(_CLIENT_READ))
         self._names: dict[int, str] = {}
         self._heard: dict[int, bytes] = {}
+        self._silent: set[int] = set()  # clients that are still to say the session id
         self._waiting: dict[int, int] = {}  # clients whose stream takes no more, and when it took something last
         self._is_blocked = False
         self._is_closing = False
@@ -261,6 +262,8 @@ class TcpSender:
             self._clients[client] = stream
             self._names[client] = name
             self._heard[client] = b""
+            if self.address.session_id:
+                self._silent.add(client)
         else:
             stream.close()
         self._perform(now_ns)
@@ -277,6 +280,7 @@ class TcpSender:
             self._drop(client, now_ns)
             self._perform(now_ns)
             return False
+        self._silent.discard(client)
         heard = self._heard[client] + self._scratch[:count]
         try:
             while len(heard) >= MINIMAL_BYTES:
@@ -314,6 +318,7 @@ class TcpSender:
         if stream is not None:
             self._heard.pop(client, None)
             self._waiting.pop(client, None)
+            self._silent.discard(client)
             stream.close()
 
     def _perform(self, now_ns: int, *, is_sending: bool = False) -> None:
@@ -362,6 +367,8 @@ class TcpSender:
     def _close_when_empty(self, end_ns: int) -> None:
         now_ns = self._loop.now_ns()
         is_held = self.core.stats.bytes_buffered or any(stream.holds for stream in self._clients.values())
+        # what a client says after the close is answered by a reset, which takes what its machine has not got
+        is_held = is_held or any(self._clients[client].backlog() for client in self._silent)
         if is_held and now_ns < end_ns:
             due_ns = min(now_ns + LINGER_CHECK_NS, end_ns)
             self._linger = self._loop.call_at(due_ns, lambda: self._close_when_empty(end_ns))
