@@ -72,6 +72,8 @@ class Shell:
     incarnation: int
     receivers: dict[tuple[bytes, int], set[int]] = field(default_factory=dict)
     proxies: dict[bytes, tuple[int, int] | None] = field(default_factory=dict)
+    ending: set[bytes] = field(default_factory=set)
+    """Those that are fed although their end has been advertised."""
     forwarding: dict[int, tuple[int, ...]] = field(default_factory=dict)
     own: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     long_work: list[Iterator[object]] = field(default_factory=list)
@@ -95,15 +97,22 @@ class Shell:
                 assert source.otid not in self.proxies
                 self.proxies[source.otid] = (worker, source.handle)
             case FeedProxySource(worker=worker, source=source):
-                assert self.proxies[source.otid] != (worker, source.handle)
+                assert self.proxies[source.otid] != (worker, source.handle) or source.otid in self.ending
                 self.proxies[source.otid] = (worker, source.handle)
+                self.ending.discard(source.otid)
             case UpdateProxySource(worker=worker, source=source):
                 assert self.proxies[source.otid] == (worker, source.handle)
+            case DelayDeletion(otid=otid, is_fed=True):
+                assert self.proxies[otid] is not None
+                assert otid not in self.ending
+                self.ending.add(otid)
             case DelayDeletion(otid=otid):
                 assert self.proxies[otid] is not None
                 self.proxies[otid] = None
+                self.ending.discard(otid)
             case CloseProxySource(otid=otid):
                 del self.proxies[otid]
+                self.ending.discard(otid)
             case ChangeForwarding(handle=handle, workers=workers):
                 assert self.forwarding[handle] != workers
                 self.forwarding[handle] = workers
@@ -311,6 +320,7 @@ class Portals(RuleBasedStateMachine):
                         continue
                     if ingress != egress and any((ingress, d, ingress, egress) in self.routes for d in domains):
                         open_proxies.setdefault(otid, set()).add((ingress, handle))
+            assert not shell.ending
             assert shell.proxies.keys() == open_proxies.keys()
             for otid, feeder in shell.proxies.items():
                 assert feeder in open_proxies[otid]
