@@ -28,7 +28,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class SessionHost:
-    """What one context lends to its sessions of every kind. `options` are the context's; `sockets` opens theirs."""
+    """Lends what sessions of every kind need of their context. `options` are the context's; `sockets` opens theirs."""
 
     loop: Loop
     options: UmOptions

@@ -1,4 +1,4 @@
-"""What the lists of both kinds of portals share: interest, proxies, and one topic with all patterns that find it."""
+"""Makes what lists of both kinds of portals share: interest, proxies, and a topic with all patterns that find it."""
 
 from __future__ import annotations
 

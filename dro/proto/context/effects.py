@@ -1,4 +1,4 @@
-"""What a context asks of its host, in order; some events of the resolver are passed on as they are.
+"""Lists what a context asks of its host, in order; some events of the resolver are passed on as they are.
 
 JoinSession                 the host joins it and answers, before it takes more, by `ContextEngine.on_joined`
 LeaveSession                nobody wants a source of it any more

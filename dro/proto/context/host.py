@@ -1,4 +1,4 @@
-"""What hosts of a context's engine have in common: its effects are carried out one by one, until there are none."""
+"""Carries out the effects of a context's engine one by one, until there are none: what its hosts have in common."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class SessionView(Protocol):
 
     @property
     def active_ns(self) -> int:
-        """When something was last heard on the session."""
+        """Return when something was last heard on the session."""
 
     @property
     def generation_ns(self) -> int:

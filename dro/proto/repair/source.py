@@ -123,7 +123,7 @@ class SourceSession:
 
     @property
     def rx_holder(self) -> Hashable:
-        """Who stands in the line of the retransmission limit: an object outside for the state of that limiter."""
+        """Return who stands in the line of the retransmission limit: an object outside for the limiter's state."""
         return self._retransmitter
 
     def on_sent_run(self, count: int, payload_bytes_each: int, ref: Chunk, now_ns: int) -> None:

@@ -42,7 +42,7 @@ LOG_KINDS_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """What a context is, besides its options.
+    """Says what a context is, besides its options.
 
     `domain_id`: of the TRD when it is configured (a DRO's), 0 to learn it. `sm_before_data`: LBT-RM sources send
     session messages before their first data. `sending`: the options of the context of the same TRD that has the

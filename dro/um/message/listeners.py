@@ -53,7 +53,7 @@ def topic_bytes(topic: str) -> bytes:
 
 @dataclass(slots=True)
 class TopicListeners:
-    """Who listens to one topic. `all` is replaced, never changed, so it may be walked while somebody comes or goes."""
+    """Says who listens to one topic. `all` is replaced, never changed: it may be walked while somebody comes or goes."""
 
     topic: str
     options: UmOptions

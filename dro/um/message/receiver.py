@@ -73,7 +73,7 @@ class CallbackListener:
 
 
 class ReceiverOwner(Protocol):
-    """What a receiver asks of its context."""
+    """Does for a receiver what it asks of its context."""
 
     options: UmOptions
     delivery: Delivery

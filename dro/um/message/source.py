@@ -33,7 +33,7 @@ TSNI_RETRY_NS: Final = NS_PER_S // 10
 
 
 class SourceOwner(Protocol):
-    """What a source asks of its context."""
+    """Does for a source what it asks of its context."""
 
     loop: Loop
 

@@ -27,7 +27,7 @@ _KINDS: Final = {"pcre": PCRE, "regex": REGEX}
 
 
 class WildcardOwner(Protocol):
-    """What a wildcard receiver asks of its context."""
+    """Does for a wildcard receiver what it asks of its context."""
 
     options: UmOptions
     delivery: Delivery

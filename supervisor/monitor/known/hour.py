@@ -51,7 +51,7 @@ class Series:
 
 
 class PortalCounts(NamedTuple):
-    """What a portal has counted since the start of the DRO."""
+    """Holds what a portal has counted since the start of the DRO."""
 
     received: int = 0
     sent: int = 0
