@@ -275,7 +275,7 @@ class OsSockets:
         raise ResourceError(f"no port of {option} can be bound on {interface} {why}", remedy=f"widen or move {option}")
 
     def nak_socket(self, interface: str) -> socket.socket:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock, _ = _socket(socket.SOCK_DGRAM, interface)
         what = f"no UDP port on {interface} for NAKs"
         with _closed_on_error(sock, what, "change resolver_multicast_interface"):
             sock.setblocking(False)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -72,6 +73,28 @@ def test_a_group_that_nothing_can_be_sent_to_leaves_no_socket(monkeypatch: pytes
         "cannot send to group 239.201.0.1:14400 from interface 127.0.0.1: Network is unreachable"
     )
     assert raised.value.remedy == "check that the interface is up and has a route for multicast"
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        lambda: OS_SOCKETS.bind_in_range(socket.SOCK_DGRAM, LOOPBACK, (0,), option="test"),
+        lambda: OS_SOCKETS.multicast_sender(GROUP, 14400, LOOPBACK, ttl=0, buffer_bytes=0),
+        lambda: OS_SOCKETS.multicast_receiver(GROUP, 0, LOOPBACK, buffer_bytes=0, option="test"),
+        lambda: OS_SOCKETS.nak_socket(LOOPBACK),
+    ],
+    ids=["bind_in_range", "multicast_sender", "multicast_receiver", "nak_socket"],
+)
+def test_too_many_open_files_are_an_error_that_names_the_remedy(
+    opened: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_socket(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socket", no_socket)
+    with pytest.raises(ResourceError) as raised:
+        opened()
+    assert raised.value.remedy == "raise the limit of open files"
 
 
 @pytest.mark.parametrize(
