@@ -19,7 +19,7 @@ from dro.proto.context.effects import ContextEffect, JoinSession
 from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryConfig, DeliveryController
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.proto.ratelimit import RateLimiter
-from dro.proto.repair.loss import LossConfig
+from dro.proto.repair.loss import LossConfig, LossDetector
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.retransmit import Chunk, Retransmit
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
@@ -604,6 +604,23 @@ def test_another_version_is_refused_by_name() -> None:
     state[0] = "TsniSchedule 0"
     with pytest.raises(DecodeError, match="TsniSchedule: 'TsniSchedule 0', not 'TsniSchedule 1'"):
         restore(TsniSchedule(), state)
+
+
+@pytest.mark.parametrize("turns", [[], [0, 1], [0, 0, 0], [-1, -1, -1], [2, 1, 0]])
+def test_an_order_of_naks_that_is_none_is_refused(turns: list[int]) -> None:
+    def detector() -> LossDetector:
+        made = LossDetector(LossConfig(), lambda: 0.5)
+        for number in range(3):
+            made.open_gap(10 * number, 1, ms(number))
+        return made
+
+    state = snapshot(detector())
+    gaps, order = state[1]
+    assert order == [0, 1, 2]
+    core = detector()
+    with pytest.raises(DecodeError, match="not the order of the next NAKs"):
+        restore(core, [state[0], [gaps, turns], *state[2:]])
+    assert snapshot(core) == state
 
 
 def test_who_stands_in_line_must_be_named() -> None:

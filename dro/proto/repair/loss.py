@@ -365,6 +365,9 @@ class LossDetector:
         edges = [edge for gap in gaps for edge in (gap.first, gap.end)]
         if edges != sorted(edges) or any(gap.first == gap.end for gap in gaps):
             raise ValueError("gaps are not in order")
+        asked = range(len(gaps) if self._cfg.send_naks else 0)
+        if sorted(state[1]) != [*asked] or turns != sorted(turns, key=lambda gap: gap.due_ns):
+            raise ValueError("not the order of the next NAKs")
         self.gaps[:] = gaps
         self._starts = [gap.first for gap in gaps]
         self.count = sum([gap.end - gap.first for gap in gaps])
