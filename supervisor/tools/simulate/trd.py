@@ -179,19 +179,22 @@ class Trd:
             session.is_open = False
         session.joined[member] = self.clock.now_ns
         if not session.is_in_order:
-            self._look_at(session, member)
+            self._look_at(session, member, self.clock.now_ns)
         elif not session.is_open:
             self._end_soon(session)
         return session
 
-    def _look_at(self, session: SimSession, member: Member) -> None:
-        """End a group for a member that has heard nothing of it for the activity timeout, or look later."""
-        if member not in session.joined or member not in self.members:
+    def _look_at(self, session: SimSession, member: Member, since_ns: int) -> None:
+        """End a group for a member that has heard nothing of it for the activity timeout, or look later.
+
+        `since_ns`: when it joined; one that has left and joined again since is looked at for that.
+        """
+        if session.joined.get(member) != since_ns or member not in self.members:
             return
-        heard_ns = max(session.active_ns, session.joined[member]) + DELAY_NS
+        heard_ns = max(session.active_ns, since_ns) + DELAY_NS
         left_ns = heard_ns + LbtrmReceiverOptions.of(member.options).activity_timeout_ns - self.clock.now_ns
         if left_ns > 0:
-            self.clock.after(left_ns, partial(self._look_at, session, member))
+            self.clock.after(left_ns, partial(self._look_at, session, member, since_ns))
         else:
             del session.joined[member]
             member.on_session_ended(session)
