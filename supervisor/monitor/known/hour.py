@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from dro.metrics.slots import Slot
 from dro.metrics.table import PEER, PORTAL, metrics, rows
 from supervisor.admin.status import PortalStatus
-from supervisor.samples.growth import growth
+from supervisor.samples.growth import growth_of_portal
 
 INTERVAL_S: Final = 10.0
 """Between two looks."""
@@ -53,11 +53,11 @@ class Series:
 class PortalCounts(NamedTuple):
     """Holds what a portal has counted since the start of the DRO."""
 
-    received: int = 0
-    sent: int = 0
-    dropped: int = 0
-    rtt_count: int = 0
-    rtt_us: int = 0
+    received: int
+    sent: int
+    dropped: int
+    rtt_count: int
+    rtt_us: int
 
 
 @dataclass(slots=True)
@@ -66,8 +66,7 @@ class _Past:
 
     kind: str
     seen_s: float
-    index: int  # of the look before, as are the counts
-    counts: PortalCounts | None = None  # None if it was not seen then
+    before: PortalStatus | None = None  # at the look before; None if it was not seen then
     lines: dict[str, array[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,7 +104,7 @@ class Hour:
                 self._add(portal, at, now_s, span_s)
             for name, past in list(self._pasts.items()):
                 if past.seen_s < now_s:
-                    past.counts = None
+                    past.before = None
                     for line in past.lines.values():
                         line[at] = _UNKNOWN
                     if now_s - past.seen_s >= HOUR_S:
@@ -144,18 +143,16 @@ class Hour:
     def _add(self, portal: PortalStatus, at: int, now_s: float, span_s: float) -> None:
         past = self._pasts.get(portal.name)
         if past is None or past.kind != portal.kind:
-            past = self._pasts[portal.name] = _Past(portal.kind, now_s, portal.index)
-        counts, before = counts_of(portal), past.counts
+            past = self._pasts[portal.name] = _Past(portal.kind, now_s)
         values = {QUEUE: float(_sum(portal, "send_queue_bytes"))}
-        if before is not None:
-            before = before if past.index == portal.index else PortalCounts()  # it was taken out and added again
-            received, sent, dropped, rtt_count, rtt_us = map(growth, before, counts)
+        if past.before is not None:
+            received, sent, dropped, rtt_count, rtt_us = counts_of(growth_of_portal(past.before, portal))
             values |= {RECEIVED: received / span_s, SENT: sent / span_s, DROPPED: dropped / span_s}
             if rtt_count:
                 values[RTT] = rtt_us / rtt_count / 1000
         for name, line in past.lines.items():
             line[at] = values.get(name, _UNKNOWN)
-        past.counts, past.index, past.seen_s = counts, portal.index, now_s
+        past.before, past.seen_s = portal, now_s
 
 
 def counts_of(portal: PortalStatus) -> PortalCounts:
