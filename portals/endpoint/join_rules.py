@@ -6,6 +6,7 @@ Knows the routes and the list; asked by the receiving context of a process, and 
 
 from __future__ import annotations
 
+from dro.proto.resolver.joining import Carries, Judge
 from dro.shares import share_of
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TransportAddress
@@ -22,14 +23,10 @@ class JoinRules:
         self._routes = routes
 
     @property
-    def judges_sources(self) -> bool:
-        """Whether `may_enter` could ever refuse."""
-        return self.acl.judges_sources
-
-    @property
-    def are_divided(self) -> bool:
-        """Whether `carries` could ever refuse."""
-        return self._routes.is_divided
+    def judges(self) -> tuple[Judge | None, Carries | None]:
+        """Return `may_enter` and `carries`; None for one that could never refuse."""
+        judge = self.may_enter if self.acl.judges_sources else None
+        return judge, self.carries if self._routes.is_divided else None
 
     def may_enter(self, topic: bytes, address: TransportAddress) -> bool:
         """Whether the list lets that source in."""

@@ -16,7 +16,9 @@ from dro.wire.cursor import Reader
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import read_tir_options
 from dro.wire.lbmr.records import read_transport, write_transport
+from portals.decisions.advertisement import pass_through_of
 from portals.decisions.messages import SourceSeen
+from portals.endpoint.join_rules import cost_through
 
 _JOIN_INFO: Final = Struct("!IIB8sB")  # topic index, who advertises: address, is a DRO, source id; transport code
 _NO_ID: Final = bytes(8)
@@ -30,6 +32,12 @@ class JoinedAs:
     is_from_dro: bool
     source_id: bytes | None
     source_ip: int
+
+
+def seen_here(source: BoundSource[Any], own_cost: int) -> tuple[int, int, bytes, bytes]:
+    """Return hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
+    cost = source.tir.options.cost if source.tir.options else None
+    return *cost_through(cost, own_cost), pass_through_of(source.tir), join_info_of(source)
 
 
 def join_info_of(source: BoundSource[Any]) -> bytes:

@@ -101,12 +101,11 @@ class PortalLists:
         else:
             session = self.receiving.resolver.cache.joined(topic, entry.otid)
             state = "not wanted" if session is None else "alternative"
-        options = entry.tir.options
         return SourceRow(
             self.ctx.name,
             shown(topic),
             entry.otid.hex(),
-            (options.domain_id if options is not None else None) or self.domain_id,
+            entry.tir.domain_id or self.domain_id,
             format_source(address, topic_index),
             state,
             tuple(map(self.ctx.name_of, forward.egress)) if forward is not None else (),

@@ -31,7 +31,6 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
 from portals.datapath.handover import ForwardEntry
 from portals.decisions.acl_enforcement import AclEnforcement
-from portals.decisions.advertisement import pass_through_of
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
     CheckKnown,
@@ -51,8 +50,8 @@ from portals.decisions.effects import (
 from portals.decisions.messages import SourceSeen
 from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
-from portals.endpoint.join_rules import JoinRules, cost_through
-from portals.endpoint.known_sources import join_info_of, known_source
+from portals.endpoint.join_rules import JoinRules
+from portals.endpoint.known_sources import known_source, seen_here
 from portals.endpoint.listing import PortalLists
 from portals.endpoint.multicast import TrdImmediate
 from portals.endpoint.options import ProxyOptions
@@ -131,7 +130,7 @@ class EndpointPortal:
             lbmr.SenderType.DRO,
             self._config.domain_id,
             sm_before_data=True,
-            sending=self._config.sending.context(),
+            sending=self._config.sending.context() if resolution is None else None,
         )
         context = FragmentContext(options, self._ctx.loop, sink=self, settings=settings, rng=rng, resolution=resolution)
         extra = {
@@ -143,17 +142,16 @@ class EndpointPortal:
         return context
 
     def _judge_sources(self) -> None:
-        rules = self._rules
-        carries = rules.carries if rules.are_divided else None
-        self.receiving.set_judge(rules.may_enter if rules.judges_sources else None, carries)
+        self.receiving.set_judge(*self._rules.judges)
 
     # the receiving context
 
     def _on_tr_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
-        if isinstance(packet.body, lbmr.TnwgContextInfo | lbmr.ContextInfo | lbmr.RemoteContextInfo):
-            self._unicast.on_packet(packet, sender_ip, now_ns)
-        else:
-            self._interest.on_packet(packet, sender_ip, now_ns)
+        match packet.body:
+            case lbmr.TnwgContextInfo() | lbmr.ContextInfo() | lbmr.RemoteContextInfo():
+                self._unicast.on_packet(packet, sender_ip, now_ns)
+            case _:
+                self._interest.on_packet(packet, sender_ip, now_ns)
         self._shell.act_soon()
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:
@@ -164,21 +162,15 @@ class EndpointPortal:
 
     def on_bound(self, source: BoundSource[ForwardEntry], now_ns: int) -> None:
         if not self._shell.drain.is_draining:
-            options = source.tir.options
-            domain_id = (options.domain_id if options else None) or self._config.domain_id
+            domain_id = source.tir.domain_id or self._config.domain_id
             self._unicast.on_source(source.tir, domain_id, now_ns)
-            self._shell.add_source(source, domain_id, *self._advertised(source))
+            self._shell.add_source(source, domain_id, *seen_here(source, self._config.cost))
 
     def _on_source_changed(self, source: BoundSource[ForwardEntry]) -> None:
-        self._shell.change_source(source, *self._advertised(source))
+        self._shell.change_source(source, *seen_here(source, self._config.cost))
 
     def on_unbound(self, source: BoundSource[ForwardEntry], *, ended: bool, now_ns: int) -> None:
         self._shell.remove_source(source)
-
-    def _advertised(self, source: BoundSource[ForwardEntry]) -> tuple[int, int, bytes, bytes]:
-        """Return hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
-        cost = source.tir.options.cost if source.tir.options else None
-        return *cost_through(cost, self._config.cost), pass_through_of(source.tir), join_info_of(source)
 
     def _join_known(self, seen: SourceSeen) -> None:
         known = known_source(seen, self._config.cost)
@@ -318,7 +310,7 @@ class EndpointPortal:
     def _change_sources(self) -> Iterator[None]:
         for handle in self._shell.entries.snapshot():
             if (entry := self._shell.entries.get(handle)) is not None:
-                self._shell.change_source(entry.source, *self._advertised(entry.source))
+                self._shell.change_source(entry.source, *seen_here(entry.source, self._config.cost))
             yield
 
 

@@ -32,8 +32,7 @@ class RequestOrigins:
 
     def complete(self, view: memoryview, run: Run, source: BoundSource[Any]) -> bytes:
         """The messages of the run behind each other, all of one length, each with its domain; empty: as they are."""
-        options = source.tir.options
-        domain_id = (options.domain_id if options is not None else None) or self._domain_id
+        domain_id = source.tir.domain_id or self._domain_id
         places = range(run.offset, run.offset + run.fragments * run.stride, run.stride)
         messages = [bytes(view[at : at + run.length]) for at in places]
         made = [request_with_domain(message, domain_id) for message in messages]

@@ -87,7 +87,7 @@ class CachedSource:
     @property
     def domain_id(self) -> int:
         """Where the source originates; 0: not told, in this TRD."""
-        return (self.tir.options.domain_id if self.tir.options else None) or 0
+        return self.tir.domain_id
 
     @property
     def is_refused(self) -> bool:

@@ -65,6 +65,11 @@ class Tir:
         return self.options.otid if self.options else None
 
     @property
+    def domain_id(self) -> int:
+        """Return the originating domain; 0 where it is not said."""
+        return (self.options.domain_id if self.options else None) or 0
+
+    @property
     def is_final(self) -> bool:
         """A final advertisement: the source is gone (cost -1)."""
         return self.options is not None and self.options.is_final

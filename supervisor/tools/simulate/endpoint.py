@@ -13,7 +13,7 @@ from dro.proto.context.sources import BoundSource
 from dro.proto.interest.events import InterestEvent
 from dro.um.fragment.options import ObjectOptions, query_options, wildcard_options
 from dro.wire.lbmr import packet as lbmr
-from portals.decisions.advertisement import pass_through_of, proxy_options
+from portals.decisions.advertisement import proxy_options
 from portals.decisions.effects import (
     CheckKnown,
     CloseProxyReceiver,
@@ -31,8 +31,8 @@ from portals.decisions.effects import (
 )
 from portals.decisions.messages import PATTERN_NONE, SourceSeen
 from portals.endpoint.interest import TrdInterest
-from portals.endpoint.join_rules import JoinRules, cost_through
-from portals.endpoint.known_sources import join_info_of, known_source
+from portals.endpoint.join_rules import JoinRules
+from portals.endpoint.known_sources import known_source, seen_here
 from portals.endpoint.options import ProxyOptions
 from supervisor.tools.simulate.context import UNICAST_PORT, SimContext, SimSource
 from supervisor.tools.simulate.messages import Sent
@@ -70,9 +70,7 @@ class EndpointEnd:
         self.context.kill()
 
     def _judge_sources(self) -> None:
-        rules = self._rules
-        carries = rules.carries if rules.are_divided else None
-        judge = rules.may_enter if rules.judges_sources else None
+        judge, carries = self._rules.judges
         self.context.engine.resolver.set_judge(judge, self._portal.clock.now_ns, carries)
         self.context.pump()
 
@@ -175,7 +173,7 @@ class EndpointEnd:
         self._judge_sources()
         self._portal.report_up()
         for source, handle in self._handles.items():
-            self._portal.core.own.change(handle, *self._advertised(source))
+            self._portal.core.own.change(handle, *seen_here(source, self._config.cost))
         for seen in [*self._offers.values()]:
             self._advertise(seen)
         self.context.pump()
@@ -193,19 +191,14 @@ class EndpointEnd:
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         self._portal.report_route_info(message, (sender_ip, UNICAST_PORT))
 
-    def _advertised(self, source: BoundSource[Any]) -> tuple[int, int, bytes, bytes]:
-        """Return hop count, cost with that of this portal, the options that cross the DRO, and how it is joined."""
-        cost = source.tir.options.cost if source.tir.options else None
-        return *cost_through(cost, self._config.cost), pass_through_of(source.tir), join_info_of(source)
-
     def on_bound(self, source: BoundSource[Any]) -> None:
-        domain_id = (source.tir.options.domain_id if source.tir.options else None) or self._trd.domain_id
+        domain_id = source.tir.domain_id or self._trd.domain_id
         own = self._portal.core.own
-        self._handles[source] = own.add(source.otid, source.topic, domain_id, *self._advertised(source))
+        self._handles[source] = own.add(source.otid, source.topic, domain_id, *seen_here(source, self._config.cost))
         self._portal.act_soon()
 
     def on_changed(self, source: BoundSource[Any]) -> None:
-        self._portal.core.own.change(self._handles[source], *self._advertised(source))
+        self._portal.core.own.change(self._handles[source], *seen_here(source, self._config.cost))
         self._portal.act_soon()
 
     def on_unbound(self, source: BoundSource[Any]) -> None:
