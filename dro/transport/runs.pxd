@@ -1,7 +1,7 @@
 cimport cython
 
 cdef Py_ssize_t _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
-cdef unsigned int _MASK, _HEAD_SHIFT, _FLAGS_SHIFT, _KIND_SHIFT, _DATA_BELOW
+cdef unsigned int _MASK, _HEAD_SHIFT, _FLAGS_SHIFT, _DATA_BELOW
 
 cdef class RunTable:
     cdef public object words

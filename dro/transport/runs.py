@@ -71,7 +71,7 @@ FLAG_REQUEST: Final = 2  # of a message that asks for a response
 PLAIN_BELOW: Final = 1 << HEAD_SHIFT  # shapes below it are data without blocks
 ROW: Final = Struct(f"={WORDS}I")
 # the same for the compiled form, where they are plain integers
-_MASK, _HEAD_SHIFT, _FLAGS_SHIFT, _KIND_SHIFT, _DATA_BELOW = MASK, HEAD_SHIFT, FLAGS_SHIFT, KIND_SHIFT, 1 << KIND_SHIFT
+_MASK, _HEAD_SHIFT, _FLAGS_SHIFT, _DATA_BELOW = MASK, HEAD_SHIFT, FLAGS_SHIFT, 1 << KIND_SHIFT
 _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE = WORDS, SQN, FRAGMENTS, OFFSET, LENGTH, STRIDE, SHAPE
 
 

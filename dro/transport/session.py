@@ -1,4 +1,4 @@
-"""The fragment level of the client library: interfaces between contexts, transports and proxies.
+"""Defines what sessions of every transport can do, for contexts, proxies and links.
 
 A `ReceiverTransport` is one joined transport session with the wanted sources on it; it delivers fragments in runs, in
 order of arrival, to the one `FragmentSink` of the context. A `SenderTransport` is one own session that sources share;
@@ -98,10 +98,9 @@ class DataReader:
 
 
 class ReceiverTransport(ABC):
-    """A joined transport session, whatever its kind.
+    """A joined transport session, whatever its kind. Implements `dro.proto.context.sources.SessionView`.
 
-    `generation_ns`: how long the session tries to repair, 0 when it does not repair. `was_connected` is False for a
-    session that ended before there was a connection. `sources` are by topic index.
+    `sources` are by topic index.
     """
 
     is_in_order: bool = False

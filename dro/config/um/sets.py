@@ -135,8 +135,6 @@ class ResolverOptions(OptionSet):
         """Send by the options of another context of the TRD, and listen and ask by these."""
         return replace(
             self,
-            outgoing_address=other.outgoing_address,
-            outgoing_port=other.outgoing_port,
             ttl=other.ttl,
             source_datagram_max_bytes=other.source_datagram_max_bytes,
             initial_advertisement=other.initial_advertisement,

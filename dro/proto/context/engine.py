@@ -83,7 +83,7 @@ class ContextEngine:
         if not self.resolver.on_packet(packet, sender_ip, now_ns):
             self.stats.tr_dgrams_dropped_domain += 1
             return False
-        if isinstance(packet.body, lbmr.Queries | lbmr.WildcardQueries) and packet.body.tirs:
+        if isinstance(packet.body, (lbmr.Queries, lbmr.WildcardQueries)) and packet.body.tirs:
             self._events.extend(self.resolver.take_events())
             self._events.append(_Advertised(packet.body.tirs, options, sender_ip))
         elif options is not None and options.is_from_dro:

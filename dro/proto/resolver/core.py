@@ -2,8 +2,8 @@
 
 State: the domain id of the TRD, the two sides of the context (`sources`, `receivers`), the queues (`output`). Sans I/O:
 the owner decodes datagrams, calls one of the inputs with the time, then drains `take_outgoing()` and `take_events()`,
-and sleeps until `next_deadline()`. Owners are a client context, and each of the two contexts of a DRO's endpoint
-portal; how a DRO handles queries and interest records is not decided here.
+and sleeps until `next_deadline()`. Its owner is the engine of a context (`dro.proto.context`), one for both contexts of
+an endpoint portal; how a DRO handles queries and interest records is not decided here.
 
 Source: UM documentation of UDP topic resolution, real capture. Guess: a domain id of 0 in a packet means "not known"
 and is never a mismatch; packets without a source id are taken for an application's.

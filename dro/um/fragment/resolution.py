@@ -28,7 +28,7 @@ from dro.proto.resolver.core import ResolverConfig
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.timers import Timer
 from dro.transport import mmsg
-from dro.transport.sockets import OS_SOCKETS, Sockets, ip_text
+from dro.transport.sockets import Sockets, ip_text
 from dro.um.fragment.options import resolver_config
 from dro.um.fragment.tr_channel import TrChannel
 from dro.wire.lbmr import packet as lbmr
@@ -73,7 +73,7 @@ class TopicResolution(ContextHost):
         batch: mmsg.DatagramBatch,
         perform: Callable[[do.ContextEffect], object],
         on_packet: Callable[[lbmr.Packet, int, int], object],
-        sockets: Sockets = OS_SOCKETS,
+        sockets: Sockets,
     ) -> None:
         self.faults = LimitedLogger(log, loop.now_ns)
         super().__init__(

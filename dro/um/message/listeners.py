@@ -53,7 +53,7 @@ def topic_bytes(topic: str) -> bytes:
 
 @dataclass(slots=True)
 class TopicListeners:
-    """Says who listens to one topic. `all` is replaced, never changed: it may be walked while somebody comes or goes."""
+    """Says who listens to one topic. `all` is replaced, never changed: who walks it sees no one come or go."""
 
     topic: str
     options: UmOptions

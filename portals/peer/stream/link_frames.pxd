@@ -3,7 +3,7 @@ cimport cython
 from dro.transport.runs cimport RunTable, u32, write_u32
 from dro.transport.scan cimport Stream
 
-cdef Py_ssize_t _WORDS, _SQN, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
+cdef Py_ssize_t _WORDS, _FRAGMENTS, _OFFSET, _LENGTH, _STRIDE, _SHAPE
 cdef unsigned int _MESSAGE, _CODE, _DATA_BELOW
 cdef Py_ssize_t _HEADER, _BLOCK_BYTES, _LEAST, _HEAD
 cdef unsigned int _DATA_MARK

@@ -66,7 +66,9 @@ class SimContext(ContextHost):
         self._is_dro = is_dro = sending is not None
         self.ip = trd.enter(self, host)
         kind = lbmr.SenderType.DRO if is_dro else lbmr.SenderType.APPLICATION
-        o = ResolverOptions.of(options).sending_as(ResolverOptions.of(sending or options))
+        o = ResolverOptions.of(options)
+        if sending is not None:
+            o = o.sending_as(ResolverOptions.of(sending))
         config = resolver_config(o, rng.randbytes(8), kind, trd.domain_id if is_dro else 0)
         super().__init__(
             ContextEngine(config, trd.clock.now_ns, compile_pattern=compiled, jitter=lambda ns: rng.randrange(ns))
