@@ -191,8 +191,8 @@ class EngineHost:
         now_ns = self.trd.now_ns
         return self.own.open(topic, (at or self.address, 7), USUAL, now_ns, source_otid=otid, tir_items=tir_items)
 
-    def proxy(self, topic: bytes, otid: bytes, cost: int, at: TransportAddress | None = None) -> OwnSource:
-        return self.open(topic, otid=otid, tir_items=(lbmr.Cost(1, cost),), at=at)
+    def proxy(self, topic: bytes, otid: bytes, cost: int) -> OwnSource:
+        return self.open(topic, otid=otid, tir_items=(lbmr.Cost(1, cost),))
 
     def end(self, source: OwnSource) -> None:
         """Close a source with final advertisements."""

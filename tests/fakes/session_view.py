@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from dro.wire.source_string import TransportAddress
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ToldSession:
-    """Implements `SessionView`. `active_ns`: when something was last heard; nothing of it is ever missing."""
+    """Implements `SessionView`. `active_ns`: when something was last heard.
+
+    `at`: the place that was reached; `whole_to`: nothing is missing of what came before it.
+    """
 
     address: TransportAddress
     active_ns: int = 0
@@ -18,9 +21,11 @@ class ToldSession:
     shows_life: bool = True
     was_connected: bool = True
     has_begun: bool = False
+    at: int | None = None
+    whole_to: int = 0
 
     def mark(self) -> int | None:
-        return None
+        return self.at
 
     def is_whole(self, mark: int | None) -> bool:
-        return True
+        return mark is None or self.whole_to >= mark

@@ -32,18 +32,12 @@ from dro.transport.session import (
 from dro.transport.sockets import Sockets
 from dro.um.fragment.tr_channel import ChannelStats, OnDatagrams
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress, format_source
+from tests.fakes.transport import FakeCounters, FakeSender
 
 IP: Final = 0x7F000001
 DATAGRAM_BYTES: Final = 8192
 HEADROOM: Final = 16
 SESSIONS_MOST: Final = 3  # groups of LBT-RM
-
-
-@dataclass
-class ReceivedCounts:
-    bytes_rcved: int = 0
-    lbm_msgs_rcved: int = 0
-    lbm_msgs_no_topic_rcved: int = 0
 
 
 @dataclass
@@ -196,7 +190,7 @@ class SimulatedReceiver(ReceiverTransport):
         self._on_ended = on_ended
         self._heard_ns = loop.now_ns()
         self._table = RunTable()
-        self._counts = ReceivedCounts()
+        self._counts = FakeCounters()
         network.joined.append(self)
         if self.is_stream:
             loop.call_soon_threadsafe(self._connect)
@@ -278,12 +272,9 @@ class SimulatedSenders(SenderPool[int]):
         return sender
 
 
-class SimulatedSender:
+class SimulatedSender(FakeSender):
     """Implements `SenderTransport`. It is never blocked."""
 
-    packs_all = False
-    is_read_on = False
-    is_flushing = False
     is_blocked = False
     datagram_max_bytes = DATAGRAM_BYTES
     fragment_max_bytes = DATAGRAM_BYTES - HEADROOM
@@ -339,12 +330,6 @@ class SimulatedSender:
             if receiver.address == self.address and receiver.is_stream:
                 receiver.end()
         self._events.on_closed(self)
-
-    def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
-        return lambda _: True
-
-    def counts(self) -> SessionCounts:
-        return SessionCounts()
 
     def statistics(self) -> SourceSessionStatistics:
         return SourceSessionStatistics(format_source(self.address), replace(self._counts))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.order import DeliveryConfig, DeliveryEvent, Lost
@@ -12,6 +10,7 @@ from dro.proto.stream.stream import Carrier, SourceStream, SourceStreams, Stream
 from dro.wire.lbmr.packet import Cost, Tir
 from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
 from tests.builders.tir_options import tir_options
+from tests.fakes.session_view import ToldSession
 
 OTID = bytes(range(32))
 GENERATION_NS = 10 * NS_PER_S
@@ -19,27 +18,6 @@ GENERATION_NS = 10 * NS_PER_S
 
 def lbtrm(session: int) -> LbtrmAddress:
     return LbtrmAddress(0x0A000001, 0xE00A0A0A, session, 14400, 14390)
-
-
-@dataclass
-class FakeSession:
-    """A `SessionView`. `at`: the place that was reached; `whole_to`: nothing is missing of what came before it."""
-
-    address: TransportAddress
-    generation_ns: int = 0
-    is_in_order: bool = False
-    was_connected: bool = True
-    has_begun: bool = False
-    active_ns: int = 0
-    shows_life: bool = True
-    at: int | None = None
-    whole_to: int = 0
-
-    def mark(self) -> int | None:
-        return self.at
-
-    def is_whole(self, mark: int | None) -> bool:
-        return mark is None or self.whole_to >= mark
 
 
 class StreamScene:
@@ -56,14 +34,14 @@ class StreamScene:
 
     def bind(
         self,
-        session: FakeSession | TransportAddress,
+        session: ToldSession | TransportAddress,
         topic_index: int = 1,
         otid: bytes = OTID,
         cost: Cost | None = None,
     ) -> Carrier:
-        if not isinstance(session, FakeSession):
+        if not isinstance(session, ToldSession):
             is_tcp = isinstance(session, TcpAddress)
-            session = FakeSession(session, 0 if is_tcp else GENERATION_NS, is_in_order=is_tcp)
+            session = ToldSession(session, generation_ns=0 if is_tcp else GENERATION_NS, is_in_order=is_tcp)
         tir = Tir(b"t", session.address, 60, topic_index, tir_options(otid=otid, cost=cost))
         source: Carrier = BoundSource(b"t", otid, topic_index, session, tir, False)
         self._take(self.streams.on_bound(source, self._options, use_hotlink=self._use_hotlink))
@@ -128,6 +106,6 @@ def stream_of(source: Carrier) -> SourceStream:
     return source.user
 
 
-def session_of(source: Carrier) -> FakeSession:
-    assert isinstance(source.transport, FakeSession)
+def session_of(source: Carrier) -> ToldSession:
+    assert isinstance(source.transport, ToldSession)
     return source.transport

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, fields, is_dataclass
+from dataclasses import astuple, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
@@ -25,14 +25,16 @@ from dro.proto.repair.retransmit import Chunk, Retransmit
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
+from dro.proto.stream.stream import SourceStream
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.sqn import MASK, add
 from dro.state import LAYOUTS, restore, snapshot
-from dro.timers import Calendar
+from dro.timers import DUE_MAX, Calendar
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TcpAddress, TransportAddress
 from portals.datapath.duplicate_window import DuplicateWindow
+from tests.fakes.session_view import ToldSession
 
 START: Final = MASK - 40  # every longer run wraps
 Step = tuple[int, int, int, int, bool]
@@ -360,37 +362,17 @@ class Window(Rig):
         return c.taken, c.next_sqn, c.too_old, c.has_restarted, c.has_jumped
 
 
-class HeardSession:
-    """A session of sources that were found; what is heard on it is the rig's."""
-
-    generation_ns, was_connected, has_begun = 0, True, True
-
-    def __init__(self, rig: Bound, number: int) -> None:
-        self._rig, self._number = rig, number
-        self.address: TransportAddress = TcpAddress(number, 14371, 1)
-        self.is_in_order, self.shows_life = number % 2 == 0, number % 2 == 1
-
-    @property
-    def active_ns(self) -> int:
-        return self._rig.heard[self._number]
-
-    def mark(self) -> int | None:
-        return None
-
-    def is_whole(self, mark: int | None) -> bool:
-        return True
-
-
 class Bound(Rig):
     """Sources that were found on four sessions; resolver and wanted topics are this rig."""
 
     inputs = "found found switched changed gone gone refused ended unwant check advertised dro hear tick tick"
 
     def __init__(self) -> None:
-        self.heard = [0] * 4
         self.unwanted: set[bytes] = set()
         self.told: list[object] = []
-        self.sessions = [HeardSession(self, n) for n in range(4)]
+        self.sessions = [
+            ToldSession(TcpAddress(n, 14371, 1), is_in_order=n % 2 == 0, shows_life=n % 2 == 1) for n in range(4)
+        ]
         self.outside = self.sessions
         self.calendar = Calendar()
         self.effects: list[ContextEffect] = []
@@ -401,7 +383,9 @@ class Bound(Rig):
 
     def hand_on(self, new: Rig) -> Rig:
         assert isinstance(new, Bound)
-        new.heard, new.unwanted = self.heard.copy(), self.unwanted.copy()
+        new.unwanted = self.unwanted.copy()
+        for session, heard in zip(new.sessions, self.sessions, strict=True):
+            session.active_ns = heard.active_ns
         return super().hand_on(new)
 
     def act(self, which: int, a: int, b: int, step: int) -> object:
@@ -420,20 +404,27 @@ class Bound(Rig):
         tir = lbmr.Tir(topic, self.sessions[a % 4].address, lbmr.TIR_TTL, b % 5, options)
         return FoundSource(topic, tir, otid, False, b % 3, 1, True, b"dro %4d" % (b % 4), a % 2)
 
+    def known(self, a: int, b: int) -> FoundSource:
+        """Return a bound source as it was found, if there is one."""
+        if not (bound := self.core.sources):
+            return self.source(a, b)
+        one = bound[a % len(bound)]
+        return FoundSource(one.topic, one.tir, one.otid, False, 0, 1, True, one.source_id, one.source_ip)
+
     def found(self, a: int, b: int) -> None:
         self.core.on_found(self.source(a, b), is_known=b % 7 == 0)
 
     def switched(self, a: int, b: int) -> None:
-        self.core.on_switched(self.source(a, b), self.source(a + 3, b))
+        self.core.on_switched(self.known(a, b), self.source(a + 3, b))
 
     def changed(self, a: int, b: int) -> None:
         self.core.on_changed(self.source(a, b))
 
     def gone(self, a: int, b: int) -> None:
-        self.core.on_gone(self.source(a, b))
+        self.core.on_gone(self.known(a, b))
 
     def refused(self, a: int, b: int) -> None:
-        self.core.on_refused(self.source(a, b))
+        self.core.on_refused(self.known(a, b))
 
     def ended(self, a: int, b: int) -> None:
         self.core.on_session_ended(self.sessions[a % 4])
@@ -453,7 +444,7 @@ class Bound(Rig):
         self.core.on_dro_packet(a % 2)
 
     def hear(self, a: int, b: int) -> None:
-        self.heard[a % 4] = self.now
+        self.sessions[a % 4].active_ns = self.now
 
     def tick(self, a: int, b: int) -> None:
         self.calendar.run_due(self.now)
@@ -565,6 +556,7 @@ MADE_WITH: Final = {
     "Retransmitter": "_data_limiter _ignore_ns _limiter _max_ncfs _queue_limit",
     "SmSchedule": "_max_ns _min_ns",
     "SourceSession": "_cfg",
+    "SourceStream": "due otid planes topic",
     "TcpReceiverCore": "_cfg",
     "TcpSourceCore": "_cfg _rng",
     "TransmissionWindow": "_limit_bytes _size_bytes",
@@ -591,12 +583,47 @@ PROPERTIES: Final = {
 
 
 def test_each_attribute_is_state_or_configuration() -> None:
-    for kind, layout in LAYOUTS.items():
-        if is_dataclass(kind):
+    checked = set()
+    for kind, layout in [*LAYOUTS.items()]:
+        name = kind.__name__
+        if is_dataclass(kind) and name not in MADE_WITH:
+            assert [*layout.shapes] == [field.name for field in fields(kind)], name
             continue
-        named = {*layout.shapes, *MADE_WITH[kind.__name__].split(), *FOLLOWS.get(kind.__name__, "").split()}
-        own = PROPERTIES.get(kind.__name__, "").split()
-        assert named - {*own} == set(vars(kind)["__slots__"]), kind.__name__
+        named = {*layout.shapes, *MADE_WITH[name].split(), *FOLLOWS.get(name, "").split()}
+        assert named - {*PROPERTIES.get(name, "").split()} == set(vars(kind)["__slots__"]), name
+        checked.add(name)
+    assert checked == MADE_WITH.keys()
+    assert SourceStream.__name__ in checked
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0, 0, 0, 0, False), (4, 0, 0, 0, False), (13, 0, 0, 10, False), (13, 0, 0, 10, True)],
+        [(0, 0, 0, 0, False), (10, 7, 6, 1, False), (10, 1, 0, 1, False), (10, 6, 6, 1, True)],
+        [(0, 0, 0, 0, False), (11, 0, 0, 20_000, False), (10, 9, 2, 0, True)],
+    ],
+    ids=["a source that is about to end", "contexts of DROs", "hosts of DROs"],
+)
+def test_what_a_context_waits_for_is_handed_on(steps: Sequence[Step]) -> None:
+    compare(Bound, steps)
+
+
+@pytest.mark.parametrize("name", ["ended", "check"])
+def test_what_is_left_in_slices_is_left_to_its_end(name: str) -> None:
+    old = Bound()
+    for n in range(DUE_MAX + 9):
+        one, topic = old.source(0, 0), b"%d" % n
+        old.core.on_found(replace(one, topic=topic, tir=replace(one.tir, topic=topic, topic_index=n)))
+    old.look()
+    old.unwanted = old.core.topics()
+    getattr(old, name)(0, 0)
+    old.look()
+    assert len(old.core.sources) == 9
+    new = old.hand_on(Bound())
+    for rig in (old, new):
+        rig.act(13, 0, 0, 0)
+    assert (new.core.sources, new.look()) == ([], old.look())
 
 
 def test_another_version_is_refused_by_name() -> None:

@@ -162,9 +162,10 @@ def found(
 
 def tir_of(
     address: TransportAddress, topic: bytes = b"t", index: int = 1, *, cost: lbmr.Cost | None = None,
-    otid: bytes | None = OTID,
+    otid: bytes | None = OTID, hotlink_index: int = 0,
 ) -> lbmr.Tir:  # fmt: skip
-    return lbmr.Tir(topic, address, 60, index, tir_options(otid=otid, cost=cost))
+    extended = lbmr.ExtendedFunctionality(port=1, ip=1, reserved=hotlink_index) if hotlink_index else None
+    return lbmr.Tir(topic, address, 60, index, tir_options(otid=otid, cost=cost, extended=extended))
 
 
 @pytest.fixture
@@ -499,6 +500,7 @@ def test_a_restarted_dro_is_followed_at_once(scene: Scene) -> None:
         (tir_of(B, cost=lbmr.Cost(1, 3)), {}),
         (tir_of(B, cost=lbmr.Cost(2, 2)), {}),
         (tir_of(B), {}),
+        (tir_of(B, cost=lbmr.Cost(1, 2), hotlink_index=1), {}),
         (tir_of(B, cost=lbmr.Cost(1, 2), otid=None), {}),
         (tir_of(B, cost=lbmr.Cost(1, 2), otid=bytes(32)), {}),
         (tir_of(B, b"u", cost=lbmr.Cost(1, 2)), {}),
@@ -507,7 +509,7 @@ def test_a_restarted_dro_is_followed_at_once(scene: Scene) -> None:
         (tir_of(B, cost=lbmr.Cost(1, 2)), {"is_dro": False}),
         (tir_of(B, cost=lbmr.Cost(1, 2)), {"ip": OTHER_HOST}),
     ],
-    ids=["cost", "hops", "no cost", "no OTID", "OTID", "topic", "session", "context", "application", "host"],
+    ids=["cost", "hops", "no cost", "hotlink", "no OTID", "OTID", "topic", "session", "context", "application", "host"],
 )
 def test_what_is_advertised_is_no_restart_when_anything_differs(
     scene: Scene, tir: lbmr.Tir, more: dict[str, object]

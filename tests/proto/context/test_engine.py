@@ -16,7 +16,7 @@ from dro.timers import DUE_MAX
 from dro.wire import otid
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import FINAL_COST, ContextInstance
-from dro.wire.source_string import IpcAddress, TcpAddress
+from dro.wire.source_string import IpcAddress
 from tests.builders.tir_options import tir_options
 from tests.fakes.engine_trd import IP, PCRE, STRANGER, EngineHost, EngineTrd
 
@@ -329,14 +329,14 @@ def test_the_many_topics_of_a_pattern_are_left_in_several_calls(trd: EngineTrd) 
     assert (len(b.unbound), b.current, b.sessions) == (count, [], {})
 
 
-@pytest.mark.parametrize("threshold", [1, 3])
-def test_queries_that_nobody_answers_are_told(trd: EngineTrd, threshold: int) -> None:
-    b = trd.context()
-    b.want(b"t", QueryOptions(no_source_threshold=threshold))
+def test_queries_that_nobody_answers_are_told_when_there_were_so_many(trd: EngineTrd) -> None:
+    contexts = {threshold: trd.context() for threshold in (1, 3)}
+    for threshold, context in contexts.items():
+        context.want(b"t", QueryOptions(no_source_threshold=threshold))
+    trd.until(lambda: bool(contexts[1].of(ev.NoSource)))
+    assert contexts[3].of(ev.NoSource) == []
     trd.run(2000)
-    assert b.of(ev.NoSource) == [ev.NoSource(b"t")]
-    asked = [body for body in trd.take_sent(lbmr.Queries) if b"t" in body.tqrs]
-    assert len(asked) >= threshold
+    assert [context.of(ev.NoSource) for context in contexts.values()] == [[ev.NoSource(b"t")]] * 2
 
 
 @pytest.mark.parametrize("topic", [b"with\0nul", b"x" * 256])
@@ -462,6 +462,25 @@ def test_a_cheaper_way_is_taken_and_the_dearer_one_left(trd: EngineTrd) -> None:
     assert [bound.source_id for bound in b.current] == [cheap.source_id]
 
 
+def test_a_cheaper_way_that_is_let_in_later_is_taken_with_both_for_a_while(trd: EngineTrd) -> None:
+    dear, cheap, b = trd.dro(), trd.dro(), trd.context()
+    b.engine.resolver.set_judge(lambda topic, address: address != cheap.address, trd.now_ns)
+    b.want(b"t")
+    dear.proxy(b"t", OTID, 5)
+    cheap.proxy(b"t", OTID, 2)
+    trd.run(8000)
+    assert [bound.address for bound in b.bound] == [dear.address]
+    dear.vanish()
+    cheap.vanish()
+    trd.run(600)  # nothing is said
+    b.engine.resolver.set_judge(None, trd.now_ns)
+    trd.settle()
+    trd.run(249)
+    assert [bound.address for bound in b.current] == [dear.address, cheap.address]
+    trd.run(20)
+    assert [bound.address for bound in b.current] == [cheap.address]
+
+
 @pytest.mark.parametrize("cost", [5, 6, 7])
 def test_a_dearer_way_is_not_taken(trd: EngineTrd, cost: int) -> None:
     one, other, b = trd.dro(), trd.dro(), trd.context()
@@ -562,6 +581,20 @@ def test_a_silent_session_is_left_for_another_way(trd: EngineTrd, ip: int) -> No
     assert len(b.bound) == 2
     assert b.unbound == [(b.bound[0], True)]
     assert b.of(do.ProxyLeft) == [do.ProxyLeft(b.bound[0])]
+
+
+def test_a_cheaper_way_is_joined_before_a_dead_one_is_left(trd: EngineTrd) -> None:
+    b, first = trd.context(), trd.dro(ip=OTHER_HOST)
+    b.want(b"t")
+    first.proxy(b"t", OTID, 5)
+    trd.until(lambda: len(b.bound) == 1)
+    first.vanish()
+    trd.run(12_000)
+    before = len(b.done)
+    trd.say(lbmr.Queries(tirs=(tir(trd, cost=lbmr.Cost(1, 2)),)), dro(1))
+    assert [type(effect) for effect in b.done[before:]] == [
+        do.JoinSession, do.Bound, do.ProxyLeft, do.LeaveSession, do.Unbound,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
@@ -776,12 +809,15 @@ def test_nothing_is_counted_at_first(trd: EngineTrd) -> None:
 
 
 def test_what_the_host_does_about_an_effect_comes_before_the_rest(trd: EngineTrd) -> None:
-    """A source that is found twice in one packet is joined once, and the second way only when that is said."""
+    """A source that is found and ends in one packet is joined first, and then has something to end."""
     b = trd.context()
     b.want(b"t")
     one = tir(trd)
-    trd.say(lbmr.Queries(tirs=(one, one)))
+    last = replace(one, options=tir_options(otid=OTID, cost=lbmr.Cost(0, FINAL_COST)))
+    trd.say(lbmr.Queries(tirs=(one, last)))
     assert [type(effect) for effect in b.done] == [do.JoinSession, do.Bound]
+    trd.run(300)
+    assert b.unbound == [(b.bound[0], True)]
 
 
 @pytest.mark.parametrize("had", ["nothing", "sources", "ending", "slices", "silent"])
@@ -849,4 +885,3 @@ def test_contexts_of_one_trd_find_each_others_topics(trd: EngineTrd) -> None:
         context.session_ended(gone)
     trd.run(1000)
     assert [len(context.current) for context in contexts[1:]] == [4] * 4
-    assert isinstance(gone, TcpAddress) == trd.is_stream

@@ -13,7 +13,8 @@ from dro.proto.stream.stream import PARK_NS, Carrier, SessionBegan, SessionEnded
 from dro.state import restore, snapshot
 from dro.wire.lbmr.packet import Cost
 from dro.wire.source_string import TcpAddress, format_source
-from tests.fakes.streams import FakeSession, StreamScene, lbtrm, session_of, stream_of
+from tests.fakes.session_view import ToldSession
+from tests.fakes.streams import StreamScene, lbtrm, session_of, stream_of
 
 TCP = TcpAddress(0x0A000001, 14371, 5)
 CHECKED = DeliveryConfig(loss_check_interval_ns=ms(500))
@@ -67,7 +68,7 @@ def test_a_gap_is_waited_for_as_long_as_the_session_repairs_and_else_as_the_opti
     generation_s: int, waits_s: int
 ) -> None:
     scene = StreamScene(DeliveryConfig(generation_interval_ns=s(7), loss_check_interval_ns=ms(100)))
-    source = scene.bind(FakeSession(lbtrm(1), generation_s * NS_PER_S))
+    source = scene.bind(ToldSession(lbtrm(1), generation_ns=generation_s * NS_PER_S))
     scene.data(source, 0, 2)
     scene.run(waits_s * 1000 - 1)
     assert scene.sqns == [0]
@@ -141,7 +142,7 @@ def test_leaving_is_no_end(scene: StreamScene) -> None:
 
 
 def test_a_connection_that_never_stood_has_no_end(scene: StreamScene) -> None:
-    source = scene.bind(FakeSession(TCP, was_connected=False))
+    source = scene.bind(ToldSession(TCP, was_connected=False))
     scene.unbind(source)
     assert [type(event) for event in scene.events] == [SourceChange, SourceChange]
     assert scene.streams.all() == []
@@ -357,7 +358,8 @@ def test_streams_that_close_leave_nothing_due_and_say_nothing() -> None:
 
 @pytest.mark.parametrize("use_hotlink", [False, True])
 @pytest.mark.parametrize("after", range(1, 6))
-def test_a_stream_that_is_handed_on_goes_on_as_it_was(after: int, use_hotlink: bool) -> None:
+@pytest.mark.parametrize("whole_to", [18, 20])
+def test_a_stream_that_is_handed_on_goes_on_as_it_was(after: int, use_hotlink: bool, whole_to: int) -> None:
     one, other = (TCP, TcpAddress(0x0A000002, 14371, 6)) if use_hotlink else (lbtrm(1), lbtrm(2))
 
     def run(handed_on_after: int) -> object:
@@ -376,6 +378,7 @@ def test_a_stream_that_is_handed_on_goes_on_as_it_was(after: int, use_hotlink: b
                 for core, state in zip((stream, stream.planes), states, strict=False):
                     restore(core, state, sessions)
                 scene.events.clear()
+            session_of(sessions[1]).at, session_of(sessions[1]).whole_to = 20, whole_to
             scene.data(sessions[session], *sqns)
             scene.run(100)
         stream = stream_of(sessions[0])

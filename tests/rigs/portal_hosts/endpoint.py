@@ -445,10 +445,6 @@ class EndpointPlayer(Player):
     def _tell(self, owner: PlayedMember, tir: lbmr.Tir) -> None:
         self._say(owner.name, lbmr.Queries((), (tir,)))
 
-    def do_sends(self, name: str) -> None:
-        """Send data, which is a sign of life alone here."""
-        self._sources[name].session.on_data(self.host.now_ns())
-
     def do_known(self, handle: str, name: str, cost: str = "4") -> None:
         """The sibling has a source that an earlier incarnation of the portal had joined."""
         source = self._sources[name]

@@ -79,17 +79,16 @@ def run_stepped(stepper: Stepper, milliseconds: int) -> None:
 
 
 class Writer:
-    """Writes what is noted. `names`: of addresses and the like; `special`: how some types are written, by type."""
+    """Writes what is noted. `special`: how some types are written, by type."""
 
     def __init__(self) -> None:
-        self.names: dict[object, str] = {}
         self.special: dict[type, Callable[[Any], str]] = {}
 
     def write(self, value: object) -> str:
         if (known := self.special.get(type(value))) is not None:
             return known(value)
         if isinstance(value, bytes):
-            return self.names.get(value) or _bytes(value)
+            return _bytes(value)
         if isinstance(value, Enum):
             return value.name
         if is_dataclass(value) and not isinstance(value, type):

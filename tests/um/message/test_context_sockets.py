@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from dro.config.um.options import UmOptions
 from dro.errors import ResourceError
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
 from dro.um.message.events import BOS, EOS, Data, Event, SourceEvent, Wakeup
 from dro.um.message.receiver import CallbackListener
 from tests.fakes.um_contexts import Stepper, private_config
-
-NOTHING = UmOptions()
-
-
-@contextmanager
-def opened(config: Config, stepper: Stepper) -> Iterator[MessageContext]:
-    context = MessageContext(config, stepper.loop)
-    try:
-        yield context
-    finally:
-        context.close_children()
-        context.close()
+from tests.um.message.test_context import NOTHING, opened
 
 
 def test_one_wakeup_answers_all_that_was_refused_before(stepper: Stepper) -> None:
