@@ -31,6 +31,8 @@ FIRST_PORT: Final = 11_000
 LAST_PORT: Final = 31_900
 ROUTE_MANAGER: Final = "route-manager"
 ROUTES: Final = "route recalculation took"  # what it logs
+STARTED: Final = " has started."
+TRIGGER: Final = "RecalcTrigger:"
 
 TRD: Final = """\
 context default_interface 127.0.0.1
@@ -181,8 +183,8 @@ class Site:
     # processes
 
     def start(self) -> None:
-        """Start the daemon, also once more; returns when it has routes."""
-        before = self.log.count(ROUTES)
+        """Start the daemon, also once more; returns when all of it runs and it has routes."""
+        before = len(self.log)
         python = sys.executable if self.tree == ROOT else str(self.tree / ".venv/bin/python")
         more = {"env": os.environ | self.environment} if self.environment else {}
         with (self.folder / "tnwgd.log").open("ab") as log:
@@ -190,7 +192,12 @@ class Site:
                 [python, "-m", self.PROGRAM, str(self.folder / "dro.xml"), *self.arguments],
                 cwd=self.tree, stdout=log, stderr=log, start_new_session=True, **more,
             )  # fmt: skip
-        self.wait(lambda: self.log.count(ROUTES) > before, "routes")
+
+        def has_routes() -> bool:
+            log = self.log[before:]
+            return STARTED in log and log.rfind(ROUTES) > log.rfind(TRIGGER)
+
+        self.wait(has_routes, "routes")
 
     def python(self, *arguments: str, name: str) -> subprocess.Popen[bytes]:
         """A client; its output goes to `<name>.log`."""
