@@ -35,6 +35,8 @@ class SessionHost:
     batch: mmsg.DatagramBatch
     rng: random.Random
     sockets: Sockets = OS_SOCKETS
+    own_address: str = ""
+    """The address that sources without an interface of their own are advertised under; empty: found by the route."""
 
     def new_id(self) -> int:
         """A random session or transport id, never 0."""

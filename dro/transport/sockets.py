@@ -352,9 +352,14 @@ def interface_mtu(interface: str) -> int:
 
 def default_address() -> str:
     """The address of this host that others reach it by; loopback when there is none. Raises: ResourceError."""
+    return address_towards("224.0.0.1")
+
+
+def address_towards(peer: str) -> str:
+    """The address of this host that packets to `peer` leave from; loopback when there is no way to it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("224.0.0.1", 9))  # sends nothing: only asks for the route
+            probe.connect((peer, 9))  # sends nothing: only asks for the route
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

@@ -106,6 +106,11 @@ class TrdInterest:
         request = tr.initial_request
         self._initial.set_options(ms(request.periodic_interval_ms), s(request.duration_s), now_ns)
 
+    def on_daemon_back(self, now_ns: int) -> None:
+        """Ask and tell everything anew, as after a start: all resolver daemons were silent."""
+        self._initial.restart(now_ns)
+        self._sender.tell_all(now_ns)
+
     def on_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
         """A packet of another context of the TRD."""
         match packet.body:

@@ -95,6 +95,7 @@ class EndpointPortal:
         self.sending = self._context("src", config.sending.context(), rng, self.receiving.resolution)
         self.receiving.on_tr_packet = self._on_tr_packet
         self.receiving.on_source_changed = self._on_source_changed
+        self.receiving.resolution.on_daemon_back = self._on_daemon_back
         self._judge_sources()
         self._shell.ingress.requests = RequestOrigins(config.domain_id, self.receiving.options)
         options = ResolverOptions.of(self.receiving.options)
@@ -152,6 +153,10 @@ class EndpointPortal:
                 self._unicast.on_packet(packet, sender_ip, now_ns)
             case _:
                 self._interest.on_packet(packet, sender_ip, now_ns)
+        self._shell.act_soon()
+
+    def _on_daemon_back(self) -> None:
+        self._interest.on_daemon_back(self._ctx.loop.now_ns())
         self._shell.act_soon()
 
     def on_began(self, transport: ReceiverTransport, now_ns: int) -> None:

@@ -19,7 +19,7 @@ from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.reading.problems import ConfigErrors
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import RequestOptions, ResolverOptions
+from dro.config.um.sets import RequestOptions, ResolverOptions, UnicastResolverOptions
 from dro.errors import ConfigError, ResourceError
 from dro.transport.sockets import OS_SOCKETS, ip_number
 from supervisor.reload.plan import ActionKind, ReloadPlan
@@ -77,8 +77,14 @@ def _sockets(portal: EndpointConfig, stopping: Sequence[Portal]) -> Iterator[Con
 
 def _resolver(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
     """Bind its port. Raises: ResourceError when the interface is not there, or somebody has the port for himself."""
+    unicast = UnicastResolverOptions.of(um)
+    if unicast.daemons:
+        if not any(UnicastResolverOptions.of(other).daemons for other in held_by):
+            for place in unicast.places():
+                OS_SOCKETS.bind_in_range(socket.SOCK_DGRAM, place.interface, place.ports, option=place.option).close()
+        return
     o = ResolverOptions.of(um)
-    if o.unicast_daemons or o.incoming_address == ANY:
+    if o.incoming_address == ANY:
         return
     option = "resolver_multicast_incoming_address or _port"
     try:

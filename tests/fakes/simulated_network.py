@@ -65,7 +65,7 @@ class SimulatedNetwork:
         ) -> SimulatedChannel:
             return SimulatedChannel(self, loop, o, on_datagrams)
 
-        monkeypatch.setattr("dro.um.fragment.resolution.TrChannel", channel)
+        monkeypatch.setattr("dro.um.fragment.resolution.MulticastChannel", channel)
         monkeypatch.setattr(
             "dro.um.fragment.unicast_ports.RequestPort", lambda *_: SimulatedPort((IP, self.new_port()))
         )
@@ -93,9 +93,10 @@ class SimulatedNetwork:
 
 
 class SimulatedChannel:
-    """In the place of `TrChannel`: hears all who send where it listens, itself too."""
+    """In the place of `MulticastChannel`: hears all who send where it listens, itself too."""
 
     local_address = IP
+    is_relayed = False
 
     def __init__(
         self, network: SimulatedNetwork, loop: Loop, options: ResolverOptions, on_datagrams: OnDatagrams

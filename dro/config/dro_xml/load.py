@@ -23,7 +23,7 @@ from dro.config.reading.problems import OnIgnored, Problems, Warn
 from dro.config.reading.reader import ElementReader
 from dro.config.reading.xml_file import line_of, read_xml_file
 from dro.config.um.interfaces import SYSTEM, Lookup
-from dro.config.um.sets import ResolverOptions
+from dro.config.um.sets import ResolverOptions, UnicastResolverOptions
 from dro.config.um.sources import Reading
 from dro.errors import ConfigError
 
@@ -117,7 +117,11 @@ def _check_unique(endpoints: Sequence[EndpointConfig], problems: Problems) -> No
     questions: tuple[tuple[str, Callable[[EndpointConfig], Hashable], str], ...] = (
         ("portal name {0!r}", lambda e: e.name or None, "give each portal its own name"),
         ("domain-id {0}", lambda e: e.domain_id or None, "a DRO has one endpoint for each TRD"),
-        ("resolver channel {0}", _resolver_channel, "give each TRD its own resolver_multicast_address or port"),
+        (
+            "resolver channel {0}",
+            _resolver_channel,
+            "give each TRD its own resolver_multicast_address or port, or daemons",
+        ),
     )
     for subject, key_of, remedy in questions:
         first: dict[Hashable, EndpointConfig] = {}
@@ -133,8 +137,7 @@ def _check_unique(endpoints: Sequence[EndpointConfig], problems: Problems) -> No
                 )
 
 
-def _resolver_channel(endpoint: EndpointConfig) -> str | None:
+def _resolver_channel(endpoint: EndpointConfig) -> str:
     o = ResolverOptions.of(endpoint.um)
-    if o.unicast_daemons:
-        return None
-    return f"{o.incoming_address}:{o.incoming_port} on {o.interface}"
+    unicast = UnicastResolverOptions.of(endpoint.um).channel
+    return unicast or f"{o.incoming_address}:{o.incoming_port} on {o.interface}"

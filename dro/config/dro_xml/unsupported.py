@@ -17,7 +17,7 @@ from dro.config.reading.schema import elements
 from dro.config.um.honoured import TRANSPORT, check_transport, refusals, without_effect
 from dro.config.um.layers import RECEIVER, SOURCE, WILDCARD_RECEIVER, XmlLayer
 from dro.config.um.options import DEFAULTS, Parsed, UmOptions
-from dro.config.um.sets import ResolverOptions
+from dro.config.um.sets import ResolverOptions, UnicastResolverOptions
 from dro.errors import ConfigError
 
 
@@ -124,13 +124,13 @@ def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
     for options in (endpoint.sending.context(), endpoint.receiving.context()):
         o = ResolverOptions.of(options)
         channels.append(
-            o.unicast_daemons
-            or (f"{o.incoming_address}:{o.incoming_port}, {o.outgoing_address}:{o.outgoing_port} by {o.interface}",)
+            UnicastResolverOptions.of(options).channel
+            or f"{o.incoming_address}:{o.incoming_port}, {o.outgoing_address}:{o.outgoing_port} by {o.interface}"
         )
     if channels[0] == channels[1]:
         return None
-    what = f"its contexts are on two topic resolution channels: {', '.join(channels[0])} and {', '.join(channels[1])}"
-    remedy = "give both contexts the same resolver_multicast_address, port and interface"
+    what = f"its contexts are on two topic resolution channels: {channels[0]} and {channels[1]}"
+    remedy = "give both contexts the same resolver_multicast_address, port and interface, or resolver_unicast_daemon"
     return ConfigError(what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy=remedy)
 
 

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import combinations
+from typing import Final
 
 from dro.config.lint.finding import CTX, SRC, EndpointView, Finding, Machine, Place, SideOptions, View, hint, warning
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import OptionKey
-from dro.config.um.sets import RequestOptions
+from dro.config.um.sets import RequestOptions, UnicastResolverOptions
 
 Findings = Iterator[Finding]
+DAEMON: Final = "resolver_unicast_daemon"
 
 
 def interface_of(options: SideOptions, machine: Machine) -> str:
@@ -37,9 +39,16 @@ def are_one_network(one: str, other: str, machine: Machine) -> bool:
     return len(networks) == 2 and networks[0] == networks[1]
 
 
+def daemons_of(options: SideOptions) -> set[tuple[str, int]]:
+    """Addresses and ports of unicast resolver daemons."""
+    return {(entry.address, entry.port) for entry in UnicastResolverOptions.of(options.um).daemons}
+
+
 def channels_of(options: SideOptions) -> set[tuple[str, int]]:
-    """Groups and ports of topic resolution, those that are listened to and sent to."""
-    found = set()
+    """Groups and ports of topic resolution, those that are listened to and sent to; those of daemons in their place."""
+    found = daemons_of(options)
+    if found:
+        return found
     for way in ("incoming", "outgoing"):
         group = options.um.get_str(CTX, f"resolver_multicast_{way}_address")
         if group != ANY:
@@ -50,11 +59,17 @@ def channels_of(options: SideOptions) -> set[tuple[str, int]]:
 def joined_trds(v: View) -> Findings:
     """Two portals that hear each other's topic resolution: everything goes round in circles."""
     for one, other in combinations(v.endpoints, 2):
-        if any(e.receiving.um.get_list(CTX, "resolver_unicast_daemon") for e in (one, other)):
-            continue
         interfaces = interface_of(one.receiving, v.machine), interface_of(other.receiving, v.machine)
         shared = channels_of(one.receiving) & channels_of(other.receiving)
-        if shared and are_one_network(*interfaces, v.machine):
+        if shared & daemons_of(one.receiving):
+            address, port = min(shared)
+            yield warning(
+                other.receiving.place((CTX, DAEMON)), f"context {DAEMON}",
+                f"{address}:{port} is used by portal {one.config.name} and portal {other.config.name}",
+                "the two TRDs are one, and messages circle between the portals",
+                f"give portal {other.config.name} daemons of its own",
+            )  # fmt: skip
+        elif shared and are_one_network(*interfaces, v.machine):
             group, port = min(shared)
             names = ("resolver_multicast_address", "resolver_multicast_incoming_address",
                      "resolver_multicast_outgoing_address")  # fmt: skip
@@ -114,7 +129,10 @@ def groups(p: EndpointView) -> Findings:
             f"set it to {IPv4Address(int(IPv4Address(low)) + 4)}",
         )  # fmt: skip
     data, port = _groups(p.sending), p.sending.number(SRC, "transport_lbtrm_destination_port")
-    others = [(group, at_port, "topic resolution") for group, at_port in sorted(channels_of(p.receiving))]
+    others = [
+        (group, at_port, "topic resolution")
+        for group, at_port in sorted(channels_of(p.receiving) - daemons_of(p.receiving))
+    ]
     for way in ("incoming", "outgoing"):
         group = p.sending.um.get_str(CTX, f"mim_{way}_address")
         others.append((group, p.sending.number(CTX, f"mim_{way}_destination_port"), "multicast immediate messages"))
@@ -158,6 +176,10 @@ class Demand:
 
 def demands_of(p: EndpointView) -> Iterator[Demand]:
     """Every range that this portal takes ports from."""
+    for place in dict.fromkeys(UnicastResolverOptions.of(p.receiving.um).places()):
+        keys = [(CTX, f"resolver_unicast_port_{end}") for end in ("low", "high")]
+        if place.option.endswith("high"):
+            yield _demand(p, p.receiving, "udp", place.interface, keys, 1, 1)
     for options in (p.sending, p.receiving):
         if options.number(CTX, "request_tcp_bind_request_port"):
             fixed = options.number(CTX, "request_tcp_port")

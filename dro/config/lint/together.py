@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 
 from dro.config.dro_xml.model import DroConfig
 from dro.config.lint.finding import CTX, EndpointView, Finding, Machine, PeerView, View, hint, seconds, view_of, warning
-from dro.config.lint.network import are_one_network, channels_of, interface_of
+from dro.config.lint.network import DAEMON, are_one_network, channels_of, daemons_of, interface_of
 from dro.config.lint.transport import datagram_size, session_life, window_time
 from dro.config.um.interfaces import ANY
 
@@ -57,12 +57,13 @@ def _where(v: View, p: EndpointView | PeerView) -> str:
 
 def _endpoints(one: View, other: View, p: EndpointView, q: EndpointView) -> Findings:
     first, second = channels_of(p.receiving), channels_of(q.receiving)
-    if any(e.receiving.um.get_list(CTX, "resolver_unicast_daemon") for e in (p, q)) or not first or not second:
+    if not first or not second:
         return
     shared, same_id = first & second, p.config.domain_id == q.config.domain_id
+    option = DAEMON if daemons_of(q.receiving) else "resolver_multicast_address"
     if shared and not same_id:
         # the default channel is used in many networks that do not meet, so the interface has to agree
-        if are_one_network(
+        if option == DAEMON or are_one_network(
             interface_of(p.receiving, one.machine), interface_of(q.receiving, other.machine), one.machine
         ):
             group, port = min(shared)
@@ -71,18 +72,18 @@ def _endpoints(one: View, other: View, p: EndpointView, q: EndpointView) -> Find
                 f"{q.config.domain_id}, but {_where(one, p)} gives the TRD at {group}:{port} the id "
                 f"{p.config.domain_id}",
                 "each DRO drops what the other says, and nothing is routed",
-                f"use one id, or another resolver_multicast_address at {q.config.name}",
+                f"use one id, or another {option} at {q.config.name}",
                 rule="one-trd-two-ids",
             )  # fmt: skip
     elif same_id and not shared:
         told = ", ".join(f"{group}:{port}" for group, port in sorted(second))
         there = ", ".join(f"{group}:{port}" for group, port in sorted(first))
         yield warning(
-            q.receiving.place(*((CTX, f"resolver_multicast_{name}") for name in ("port", "address"))),
-            "context resolver_multicast_address",
+            q.receiving.place((CTX, "resolver_multicast_port"), (CTX, option)),
+            f"context {option}",
             f"{told}, but {_where(one, p)} has {there} in the TRD with the same domain id {p.config.domain_id}",
             "the two never hear each other, and both answer for that domain",
-            "use one group and port, or another <domain-id>",
+            "use the same for both, or another <domain-id>",
             rule="one-id-two-trds",
         )  # fmt: skip
     elif same_id:

@@ -19,12 +19,6 @@ from dro.errors import ConfigError, HostError
 
 TRANSPORT: Final = ("source", "transport")
 TRANSPORTS: Final = transports()
-_UNICAST: Final = "unicast topic resolution is not supported yet"
-_REFUSED: Final[Mapping[OptionKey, str]] = {
-    ("context", "resolver_unicast_daemon"): _UNICAST,
-    ("context", "resolver_unicast_address"): _UNICAST,
-}
-"""Besides options that protect: without them a program would talk to others than its file says."""
 _DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {
     ("receiver", "use_late_join"): 0,
     ("receiver", "use_otr"): 0,
@@ -40,19 +34,21 @@ IDLE_IN_PORTALS: Final = frozenset({("source", "implicit_batching_interval")})
 """Used elsewhere; a portal holds nothing back."""
 _WORD: Final = re.compile(r"\w+")
 _CHOOSES_TRD: Final = re.compile(r"resolver_(multicast|unicast)_(\w+_)?(address|port|interface)")
+_DAEMONS: Final = frozenset({"resolver_unicast_daemon"})
+"""Options that name hosts: without one that has no address nobody would be heard."""
 
 
 def is_refused(key: OptionKey) -> bool:
     """Whether a value other than the default stops every program of this release."""
-    return key in _REFUSED or (option_table()[key].protects and key not in used_options())
+    return option_table()[key].protects and key not in used_options()
 
 
 @cache
 def _vital_names() -> tuple[frozenset[str], frozenset[str]]:
-    """List options that protect or are refused, and those that choose the TRD or network of what is sent, by name."""
+    """List options that protect, and those that choose the TRD or network of what is sent, by name."""
     table = option_table().items()
     choose = {key[1] for key, o in table if o.rule.kind is Kind.INTERFACE or _CHOOSES_TRD.fullmatch(key[1])}
-    return frozenset(key[1] for key, o in table if o.protects or is_refused(key)), frozenset(choose)
+    return frozenset(key[1] for key, o in table if o.protects), frozenset(choose)
 
 
 def must_count(text: str, why_not: ConfigError) -> bool:
@@ -60,17 +56,14 @@ def must_count(text: str, why_not: ConfigError) -> bool:
 
     `text` names the option. A file may ask for interfaces that only another host has.
     """
-    refused, choose = _vital_names()
-    names = refused if isinstance(why_not, HostError) else refused | choose
+    protect, choose = _vital_names()
+    names = protect | (_DAEMONS if isinstance(why_not, HostError) else choose | _DAEMONS)
     return not names.isdisjoint(_WORD.findall(text.lower()))
 
 
 def names_protection(text: str) -> bool:
-    """Whether the name of an option, in whatever scope, is that of one that protects.
-
-    Unicast resolution is not among them: the sample of the guide has it in the scope `source`.
-    """
-    return bool(_vital_names()[0].difference(name for _, name in _REFUSED).intersection(_WORD.findall(text.lower())))
+    """Whether the name of an option, in whatever scope, is that of one that protects."""
+    return not _vital_names()[0].isdisjoint(_WORD.findall(text.lower()))
 
 
 def refusals(options: UmOptions) -> list[ConfigError]:
@@ -78,7 +71,7 @@ def refusals(options: UmOptions) -> list[ConfigError]:
     found = []
     for key, value in sorted(options.explicit.items()):
         if is_refused(key) and value != option_table()[key].default:
-            what = _REFUSED.get(key, "encryption is not supported yet, all would be sent as plain text")
+            what = "encryption is not supported yet, all would be sent as plain text"
             found.append(options.error(key, what, "remove it, if that is acceptable"))
     return found
 

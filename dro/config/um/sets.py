@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
+from dro.config.um.interfaces import ANY
 from dro.config.um.options import DEFAULTS, OptionKey, UmOptions, option_table
+from dro.config.um.resolver_entries import ResolverEntry, resolver_entries
 from dro.config.um.rules import Kind
 
 
@@ -128,8 +130,6 @@ class ResolverOptions(OptionSet):
     cache: bool = option(CTX, "resolver_cache")
     # -1, 0 or seconds
     domain_id_active_propagation_timeout_s: int = option(CTX, "resolver_domain_id_active_propagation_timeout")
-    # any entry switches multicast resolution off
-    unicast_daemons: tuple[str, ...] = option(CTX, "resolver_unicast_daemon")
 
     def sending_as(self, other: ResolverOptions) -> ResolverOptions:
         """Send by the options of another context of the TRD, and listen and ask by these."""
@@ -140,6 +140,57 @@ class ResolverOptions(OptionSet):
             initial_advertisement=other.initial_advertisement,
             sustain_advertisement=other.sustain_advertisement,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlace:
+    """Says what a socket is bound to: an interface, one of these ports. `option` names what decides about the port."""
+
+    interface: str
+    ports: range
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnicastResolverOptions(OptionSet):
+    """Topic resolution by unicast resolver daemons; any daemon switches multicast resolution off."""
+
+    listed: tuple[str, ...] = option(CTX, "resolver_unicast_daemon")
+    address: str = option(CTX, "resolver_unicast_address")  # the deprecated form, of one daemon; 0.0.0.0: none
+    destination_port: int = option(CTX, "resolver_unicast_destination_port")
+    port: int = option(CTX, "resolver_unicast_port")  # deprecated; 0: one of the range
+    interface: str = option(CTX, "resolver_unicast_interface")
+    port_low: int = option(CTX, "resolver_unicast_port_low")
+    port_high: int = option(CTX, "resolver_unicast_port_high")
+    receive_buffer_bytes: int = option(CTX, "resolver_unicast_receiver_socket_buffer")
+    keepalive_ns: int = option(CTX, "resolver_unicast_keepalive_interval")
+    activity_ns: int = option(CTX, "resolver_unicast_activity_timeout")  # 0: every daemon is active
+    check_ns: int = option(CTX, "resolver_unicast_check_interval")
+    change_ns: int = option(CTX, "resolver_unicast_change_interval")
+    force_alive: bool = option(CTX, "resolver_unicast_force_alive")
+    ignore_unknown_source: bool = option(CTX, "resolver_unicast_ignore_unknown_source")
+
+    @property
+    def daemons(self) -> tuple[ResolverEntry, ...]:
+        """All daemons, those of the deprecated options last."""
+        old = (f"{self.address}:{self.destination_port}",) if self.address != ANY else ()
+        return resolver_entries(self.listed + old)
+
+    def places(self) -> list[LocalPlace]:
+        """Return where the datagrams for each daemon leave from, in the order of the daemons."""
+        port, option = self.port, "resolver_unicast_port" if self.port else "resolver_unicast_port_low/_high"
+        ports = range(port, port + 1) if port else range(self.port_low, self.port_high + 1)
+        return [
+            LocalPlace(entry.interface or self.interface, range(own, own + 1), "resolver_unicast_daemon")
+            if (own := entry.source_port)
+            else LocalPlace(entry.interface or self.interface, ports, option)
+            for entry in self.daemons
+        ]
+
+    @property
+    def channel(self) -> str:
+        """Name the channel, the same for all contexts of one TRD; empty without daemons."""
+        return "lbmrd " + ", ".join(sorted(map(str, self.daemons))) if self.daemons else ""
 
 
 @dataclass(frozen=True, slots=True)

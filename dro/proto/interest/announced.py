@@ -316,12 +316,17 @@ class InitialRequest:
         self, start_ns: int, periodic_interval_ns: int = 1000 * NS_PER_MS, duration_ns: int = 10 * NS_PER_S
     ) -> None:
         self._interval_ns = periodic_interval_ns
-        self._start_ns = start_ns
-        self._end_ns = start_ns + duration_ns
-        self._due_ns = start_ns
+        self._duration_ns = duration_ns
+        self.restart(start_ns)
+
+    def restart(self, now_ns: int) -> None:
+        """Begin anew: nobody may have heard the requests before."""
+        self._start_ns = self._due_ns = now_ns
+        self._end_ns = now_ns + self._duration_ns
 
     def set_options(self, periodic_interval_ns: int, duration_ns: int, now_ns: int) -> None:
-        """Other numbers, for as long as the requests of this start go on; they never begin again."""
+        """Other numbers, for as long as the requests of this start go on; they do not make them begin again."""
+        self._duration_ns = duration_ns
         if now_ns < self._end_ns:
             self._end_ns = self._start_ns + duration_ns
             self._due_ns = max(now_ns, min(self._due_ns, now_ns + periodic_interval_ns))

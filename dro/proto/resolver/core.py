@@ -208,6 +208,11 @@ class Resolver:
                 pass
         return True
 
+    def tell_all(self, now_ns: int) -> None:
+        """Advertise, and query for, everything once more: nobody may have heard it."""
+        self._channel.now_ns = now_ns
+        self._on_request(lbmr.RequestFlag.ADVERTISEMENT | lbmr.RequestFlag.QUERY | lbmr.RequestFlag.WILDCARD_QUERY)
+
     def on_source_ended(self, topic: bytes, address: TransportAddress, topic_index: int, now_ns: int) -> None:
         """A source that was joined has ended on its transport, or could not be joined.
 

@@ -118,7 +118,7 @@ class TcpSenders(SenderPool[int]):
         listener.listen(o.listen_backlog)
         host, port = listener.getsockname()
         if host == sockets.ANY:
-            host = sockets.default_address()
+            host = self._host.own_address or sockets.default_address()
         session_id = self._host.new_id() if o.use_session_id else 0
         config = TcpSourceConfig(
             behavior=SlowReceiver(o.multiple_receiver_behavior),

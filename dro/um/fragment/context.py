@@ -29,7 +29,7 @@ from dro.proto.unicast.connections import OnOutcome
 from dro.transport import mmsg
 from dro.transport.kind import SessionHost
 from dro.transport.session import FragmentSink, OnClient, SessionCounts
-from dro.transport.sockets import OS_SOCKETS, Sockets
+from dro.transport.sockets import OS_SOCKETS, Sockets, ip_text
 from dro.um.fragment.immediate import ImmediateMessages
 from dro.um.fragment.joined_sources import JoinedSources
 from dro.um.fragment.options import (
@@ -94,7 +94,9 @@ class FragmentContext:
         )
         self.engine = self.resolution.engine
         self.stats = self.engine.stats
-        host = SessionHost(loop, options, batch, rng, sockets)
+        channel = self.resolution.channel
+        own_address = ip_text(channel.local_address) if channel.is_relayed else ""
+        host = SessionHost(loop, options, batch, rng, sockets, own_address)
         try:
             self._sources = JoinedSources(host, self.resolution, sink, self._objects.by_topic.get)
             self.joined = self._sources.sessions
@@ -103,8 +105,7 @@ class FragmentContext:
             )
             self.immediate = ImmediateMessages(host, self.pools)
             """Multicast immediate messages."""
-            address = self.resolution.channel.local_address
-            self.unicast = UnicastPorts(loop, options, address, lambda *of: self.on_unicast(*of), sockets)
+            self.unicast = UnicastPorts(loop, options, channel.local_address, lambda *of: self.on_unicast(*of), sockets)
         except ResourceError:
             self._close_resolution()
             raise

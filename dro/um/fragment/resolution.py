@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import ResolverOptions
+from dro.config.um.sets import ResolverOptions, UnicastResolverOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
@@ -30,7 +30,9 @@ from dro.timers import Timer
 from dro.transport import mmsg
 from dro.transport.sockets import Sockets, ip_text
 from dro.um.fragment.options import resolver_config
-from dro.um.fragment.tr_channel import TrChannel
+from dro.um.fragment.relayed_senders import RelayedSenders
+from dro.um.fragment.tr_channel import MulticastChannel, TrChannel
+from dro.um.fragment.unicast_channel import UnicastChannel
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
 
@@ -59,6 +61,10 @@ class ContextSettings:
 USUAL: Final = ContextSettings()
 
 
+def _nothing() -> None:
+    pass
+
+
 class TopicResolution(ContextHost):
     """See the module text. Raises on creation: ResourceError naming the option that cannot be satisfied."""
 
@@ -66,6 +72,7 @@ class TopicResolution(ContextHost):
         self,
         loop: Loop,
         options: ResolverOptions,
+        unicast: UnicastResolverOptions,
         config: ResolverConfig,
         *,
         name: str,
@@ -85,7 +92,17 @@ class TopicResolution(ContextHost):
         self._on_packet = on_packet
         self._own_tail = b""
         self._set_options()
-        self.channel = TrChannel(loop, options, batch, self._on_datagrams, sockets)
+        self.on_daemon_back: Callable[[], object] = _nothing
+        """All resolver daemons were silent, and one is heard again: nobody may know what was said meanwhile."""
+        self._relayed = RelayedSenders()
+        self.channel: TrChannel
+        if unicast.daemons:
+            self.channel = UnicastChannel(
+                loop, unicast, batch, self._on_datagrams, sockets,
+                keepalive=self._keepalive, on_daemon_back=self._on_daemon_back, rng=rng,
+            )  # fmt: skip
+        else:
+            self.channel = MulticastChannel(loop, options, batch, self._on_datagrams, sockets)
         self._timer: Timer | None = None
         self._acts_soon = False
 
@@ -99,6 +116,15 @@ class TopicResolution(ContextHost):
     def _set_options(self) -> None:
         options = self.engine.resolver.packet_options()
         self._own_tail = lbmr.encode(lbmr.Packet(1, options, lbmr.ReceiverAlive()))[lbmr.HEADER_SIZE :]
+
+    def _keepalive(self) -> bytes:
+        return lbmr.encode(lbmr.Packet(lbmr.VERSION, self.engine.resolver.packet_options(), lbmr.ReceiverAlive()))
+
+    def _on_daemon_back(self) -> None:
+        if not self.is_closed:
+            self.engine.resolver.tell_all(self._loop.now_ns())
+            self.on_daemon_back()
+            self.pump()
 
     def _on_datagrams(self, datagrams: Iterator[tuple[bytes, int]], now_ns: int) -> None:
         for datagram, sender_ip in datagrams:
@@ -114,7 +140,11 @@ class TopicResolution(ContextHost):
         packet, trouble = lbmr.decode_lenient(datagram)
         if trouble is not None:
             self._on_malformed(trouble, sender_ip)
-        if packet is not None and self.engine.on_packet(packet, sender_ip, now_ns):
+        if packet is None:
+            return
+        if self.channel.is_relayed:
+            sender_ip = self._relayed.address_of(packet, sender_ip)
+        if self.engine.on_packet(packet, sender_ip, now_ns):
             self._on_packet(packet, sender_ip, now_ns)
 
     def _on_malformed(self, trouble: DecodeError, sender_ip: int) -> None:
@@ -226,5 +256,6 @@ def open_resolution(
         o = o.sending_as(ResolverOptions.of(settings.sending))
     config = resolver_config(o, rng.randbytes(8), settings.source_type, settings.domain_id)
     return TopicResolution(
-        loop, o, config, name=settings.name, rng=rng, batch=batch, sockets=sockets, perform=perform, on_packet=on_packet
-    )
+        loop, o, UnicastResolverOptions.of(options), config,
+        name=settings.name, rng=rng, batch=batch, sockets=sockets, perform=perform, on_packet=on_packet,
+    )  # fmt: skip

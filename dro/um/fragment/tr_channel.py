@@ -1,12 +1,15 @@
 """The TR channel of one context on real sockets: LBMR datagrams in, LBMR datagrams out.
 
-Owns the socket that has joined the resolver's incoming group and the one that sends to the outgoing group; the resolver
-core interprets the datagrams. Called by the context. Source: topic resolution notes, section 2.1.
+What all channels have in common, and the multicast channel: it owns the socket that has joined the resolver's incoming
+group and the one that sends to the outgoing group. The resolver core interprets the datagrams. Called by the context.
+Source: topic resolution notes, section 2.1.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -40,7 +43,102 @@ class ChannelStats:
     tr_dgrams_send_failed: int = 0
 
 
-class TrChannel:
+class TrChannel(ABC):
+    """The channel of one context: sends datagrams, hands up in turns what its sockets receive."""
+
+    is_relayed = False
+    """Whether datagrams come by way of a daemon, whose address says nothing of who sent them first."""
+
+    def __init__(self, loop: Loop, batch: mmsg.DatagramBatch, on_datagrams: OnDatagrams) -> None:
+        self.stats = ChannelStats()
+        self._loop = loop
+        self._batch = batch
+        self._on_datagrams = on_datagrams
+        self._waiting: deque[tuple[bytes, int]] = deque()  # received, not handed up yet
+        self._receivers: list[socket.socket] = []
+
+    @property
+    @abstractmethod
+    def local_address(self) -> int:
+        """The IPv4 address that others see this context's packets come from."""
+
+    @abstractmethod
+    def _send(self, datagram: bytes) -> None:
+        """Send one. Raises: OSError."""
+
+    def _is_expected(self, sender: int, now_ns: int) -> bool:
+        """Say whether a datagram of this sender, as a batch has it, belongs to the channel."""
+        return True
+
+    def send(self, datagrams: Iterable[bytes]) -> None:
+        """Send each datagram; what the system refuses is counted and comes again with the next advertisement."""
+        for datagram in datagrams:
+            self._send_one(self._send, datagram)
+
+    def _send_one(self, send: Callable[[bytes], object], datagram: bytes) -> None:
+        stats = self.stats
+        try:
+            send(datagram)
+        except OSError as e:
+            stats.tr_dgrams_send_failed += 1
+            failed = stats.tr_dgrams_send_failed
+            if failed & (failed - 1) == 0:  # the 1st, 2nd, 4th, ...
+                log.warning(LogEvent.TR_NOT_SENT, extra={"error": e.strerror, "failed": failed})
+        else:
+            stats.tr_dgrams_sent += 1
+            stats.tr_bytes_sent += len(datagram)
+
+    def _listen(self, receiver: socket.socket) -> None:
+        self._receivers.append(receiver)
+        self._loop.add_reader(receiver, lambda: self._on_readable(receiver))
+
+    def _on_readable(self, receiver: socket.socket) -> bool:
+        is_more = not self._waiting and self._receive(receiver)
+        if self._waiting:
+            now_ns = self._loop.now_ns()
+            self._on_datagrams(self._of_this_turn(now_ns + TURN_NS), now_ns)
+        return is_more or bool(self._waiting)
+
+    def _of_this_turn(self, until_ns: int) -> Iterator[tuple[bytes, int]]:
+        while self._waiting:
+            yield self._waiting.popleft()
+            if self._loop.now_ns() >= until_ns:
+                return
+
+    def _receive(self, receiver: socket.socket) -> bool:
+        """Receive one batch; True when there may be another."""
+        if receiver not in self._receivers:
+            return False
+        batch = self._batch
+        try:
+            count = batch.receive(receiver.fileno())
+        except OSError as e:
+            log.warning(LogEvent.TR_RECEIVE_FAILED, extra={"error": e.strerror})
+            return False
+        stats = self.stats
+        stats.tr_dgrams_rcved += count
+        stats.tr_bytes_rcved += sum(batch.lengths[:count])
+        view = batch.view
+        now_ns = self._loop.now_ns()
+        for i in range(count):  # copies: what they cause may use the batch for another socket
+            if self._is_expected(batch.senders[i], now_ns):
+                datagram = bytes(view[batch.offsets[i] : batch.offsets[i] + batch.lengths[i]])
+                self._waiting.append((datagram, mmsg.address_of(batch.senders[i])[0]))
+        return count == mmsg.BATCH
+
+    def socket_drops(self) -> int:
+        """Datagrams that found a full receive buffer."""
+        return sum(map(receive_drops, self._receivers))
+
+    def close(self) -> None:
+        for receiver in self._receivers:
+            self._loop.remove_reader(receiver)
+            receiver.close()
+        self._receivers.clear()
+        self._waiting.clear()
+
+
+class MulticastChannel(TrChannel):
     """Multicast topic resolution. Raises: ResourceError naming the option when a socket cannot be had."""
 
     def __init__(
@@ -51,19 +149,11 @@ class TrChannel:
         on_datagrams: OnDatagrams,
         sockets: Sockets = OS_SOCKETS,
     ) -> None:
-        if options.unicast_daemons:
-            raise ResourceError(
-                "unicast topic resolution is not supported yet", remedy="remove resolver_unicast_daemon"
-            )
-        self.stats = ChannelStats()
-        self._loop = loop
-        self._batch = batch
-        self._on_datagrams = on_datagrams
-        self._waiting: deque[tuple[bytes, int]] = deque()  # received, not handed up yet
-        self._receiver = None
+        super().__init__(loop, batch, on_datagrams)
         incoming = ip_number(options.incoming_address)
+        receiver = None
         if incoming:
-            self._receiver = sockets.multicast_receiver(
+            receiver = sockets.multicast_receiver(
                 incoming,
                 options.incoming_port,
                 options.interface,
@@ -79,73 +169,19 @@ class TrChannel:
                 buffer_bytes=SEND_BUFFER_BYTES,
             )
         except ResourceError:
-            if self._receiver is not None:
-                self._receiver.close()
+            if receiver is not None:
+                receiver.close()
             raise
-        if self._receiver is not None:
-            loop.add_reader(self._receiver, self._on_readable)
+        if receiver is not None:
+            self._listen(receiver)
 
     @property
     def local_address(self) -> int:
-        """The IPv4 address that others see this context's packets come from."""
         return ip_number(self._sender.getsockname()[0])
 
-    def send(self, datagrams: Iterable[bytes]) -> None:
-        """Send each datagram; what the system refuses is counted and comes again with the next advertisement."""
-        stats = self.stats
-        for datagram in datagrams:
-            try:
-                self._sender.send(datagram)
-            except OSError as e:
-                stats.tr_dgrams_send_failed += 1
-                failed = stats.tr_dgrams_send_failed
-                if failed & (failed - 1) == 0:  # the 1st, 2nd, 4th, ...
-                    log.warning(LogEvent.TR_NOT_SENT, extra={"error": e.strerror, "failed": failed})
-            else:
-                stats.tr_dgrams_sent += 1
-                stats.tr_bytes_sent += len(datagram)
-
-    def _on_readable(self) -> bool:
-        is_more = not self._waiting and self._receive()
-        if self._waiting:
-            now_ns = self._loop.now_ns()
-            self._on_datagrams(self._of_this_turn(now_ns + TURN_NS), now_ns)
-        return is_more or bool(self._waiting)
-
-    def _of_this_turn(self, until_ns: int) -> Iterator[tuple[bytes, int]]:
-        while self._waiting:
-            yield self._waiting.popleft()
-            if self._loop.now_ns() >= until_ns:
-                return
-
-    def _receive(self) -> bool:
-        """Receive one batch; True when there may be another."""
-        receiver = self._receiver
-        if receiver is None:
-            return False
-        batch = self._batch
-        try:
-            count = batch.receive(receiver.fileno())
-        except OSError as e:
-            log.warning(LogEvent.TR_RECEIVE_FAILED, extra={"error": e.strerror})
-            return False
-        stats = self.stats
-        stats.tr_dgrams_rcved += count
-        stats.tr_bytes_rcved += sum(batch.lengths[:count])
-        view = batch.view
-        for i in range(count):  # copies: what they cause may use the batch for another socket
-            datagram = bytes(view[batch.offsets[i] : batch.offsets[i] + batch.lengths[i]])
-            self._waiting.append((datagram, mmsg.address_of(batch.senders[i])[0]))
-        return count == mmsg.BATCH
-
-    def socket_drops(self) -> int:
-        """Datagrams that found a full receive buffer."""
-        return receive_drops(self._receiver)
+    def _send(self, datagram: bytes) -> None:
+        self._sender.send(datagram)
 
     def close(self) -> None:
-        if self._receiver is not None:
-            self._loop.remove_reader(self._receiver)
-            self._receiver.close()
-            self._receiver = None
-        self._waiting.clear()
+        super().close()
         self._sender.close()

@@ -113,9 +113,9 @@ def test_um_options_outside_this_product_are_information(tmp_path: Path) -> None
 
 def test_an_option_that_must_stop_a_dro_is_refused_at_its_line(tmp_path: Path) -> None:
     um_file = tmp_path / "um.cfg"
-    um_file.write_text("# portal A\ncontext resolver_unicast_address 127.0.0.1\n")
+    um_file.write_text("# portal A\nsource transport lbtru\n")
     [(limit, is_error)] = limits("", f"<lbm-config>{um_file}</lbm-config>")
-    assert limit.startswith(f"{um_file}:2: context resolver_unicast_address: ")
+    assert limit.startswith(f"{um_file}:2: source transport: ")
     assert is_error
 
 

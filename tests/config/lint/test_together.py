@@ -41,6 +41,7 @@ UDP = "<udp><port>29600</port>{}</udp>"
 LATE = '<nak-handling generation-interval="60000"/>'
 BRISK = '<session-message max-interval="5000" activity-timeout="20000"/>'
 GROUP = "context resolver_multicast_address 239.3.3.3"
+DAEMON = "context resolver_unicast_daemon 127.0.0.1:15380"
 A1 = endpoint("A", 1)
 TLS = "<tls><certificate>c.pem</certificate><certificate-key>k.pem</certificate-key></tls>"
 
@@ -50,7 +51,10 @@ CASES: list[tuple[str, str, str, str | None]] = [
     ("one-trd-two-ids", A1, endpoint("B", 2, [GROUP]), None),
     ("one-id-two-trds", A1, endpoint("B", 1, [GROUP]), "239.3.3.3:12965, but portal A of X.xml has 224.9.10.11:12965"),
     ("one-id-two-trds", A1, endpoint("B", 1), None),
-    ("one-id-two-trds", A1, endpoint("B", 1, [GROUP, "context resolver_unicast_daemon 127.0.0.1:15380"]), None),
+    ("one-id-two-trds", A1, endpoint("B", 1, [GROUP, DAEMON]), "127.0.0.1:15380, but portal A of X.xml has 224.9"),
+    ("one-id-two-trds", endpoint("A", 1, [DAEMON]), endpoint("B", 1, [DAEMON]), None),
+    ("one-trd-two-ids", endpoint("A", 1, [DAEMON]), endpoint("B", 2, [DAEMON]),
+     "2, but portal A of X.xml gives the TRD at 127.0.0.1:15380 the id 1"),
     ("own-size", A1, endpoint("B", 1, ["context transport_lbtrm_datagram_max_size 1400"]), "takes 1400 bytes, but"),
     ("own-size", A1, endpoint("B", 2, [GROUP, "context transport_lbtrm_datagram_max_size 1400"]), None),
     ("remote-interest", A1, endpoint("B", 1, xml='@<remote-topic timeout="90000"/>'), "repeats interest every 60 s"),

@@ -12,11 +12,11 @@ from dro.config.um.honoured import (
     check_transport,
     empty_ranges,
     is_refused,
-    refusals,
     without_effect,
 )
 from dro.config.um.options import UmOptions, option_table
 from dro.config.um.text_file import parse_um_text
+from dro.config.um.used import used_options
 from dro.errors import ConfigError
 from dro.transport.registry import KINDS
 
@@ -50,13 +50,6 @@ def test_every_option_that_protects_is_honoured_or_stops_a_program_at_its_line(
 
 def test_values_that_ask_for_nothing_do_not_stop_a_program() -> None:
     check(options("context use_tls 0\ncontext compression lz4\ncontext resolver_unicast_daemon 0.0.0.0:0"))
-
-
-@pytest.mark.parametrize("setting", ["resolver_unicast_daemon 127.0.0.1:15380", "resolver_unicast_address 127.0.0.1"])
-def test_unicast_resolution_stops_a_program(setting: str) -> None:
-    (error,) = refusals(options(f"# r\ncontext {setting}"))
-    name = setting.partition(" ")[0]
-    assert str(error).startswith(f"a.cfg:2: context {name}: unicast topic resolution is not supported yet; ")
 
 
 def test_every_empty_port_range_stops_a_program_at_its_line() -> None:
@@ -114,6 +107,8 @@ def test_options_without_effect_are_named_once_with_their_places() -> None:
     assert without_effect(options("context resolver_cache 0")) == ("", "")
 
 
-def test_a_refused_option_is_not_named_as_idle_as_well() -> None:
-    assert is_refused(("context", "resolver_unicast_address"))
-    assert without_effect(options("context resolver_unicast_address 127.0.0.1")) == ("", "")
+def test_a_refused_option_is_not_named_as_idle_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    unused = used_options() - {("context", "use_tls")}
+    monkeypatch.setattr(honoured, "used_options", lambda: unused)
+    assert is_refused(("context", "use_tls"))
+    assert without_effect(options("context use_tls 1")) == ("", "")

@@ -165,7 +165,10 @@ def test_what_lint_says_has_one_severity(quick: Path, capfd: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("context resolver_unicast_daemon 127.0.0.1:15380", "unicast topic resolution is not supported yet"),
+        (
+            "context resolver_unicast_daemon 127.0.0.1",
+            "'127.0.0.1' is not an entry; write [interface[:port]->]address:port",
+        ),
         ("source transport lbtru", "lbtru is not supported yet"),
         ("context request_tcp_port_high 1", "no port lies in the range from 14391 to 1; "),
         ("context use_tls yes", "'yes' is not a whole number; "),

@@ -307,8 +307,7 @@ def test_bad_lines_of_a_configuration_are_all_told(net: ToolNet) -> None:
     ("name", "line"),
     [
         ("lbmsrc", "source transport lbtru"),
-        ("lbmsrc", "context resolver_unicast_daemon 127.0.0.1:15380"),
-        ("lbmrcv", "context resolver_unicast_daemon 127.0.0.1:15380"),
+        ("lbmrcv", "context resolver_unicast_daemon 127.0.0.1"),
         ("lbmrcv", "context use_tls yes"),
         ("lbmsrc", "source use_tls 1"),
         ("lbmsrc", "context transport_tcp_port_high 1024"),

@@ -117,7 +117,7 @@ def test_topic_resolution_that_finds_a_full_receive_buffer_is_counted(um_config:
     with context(um_config, stepper) as (core, _), tr_socket(um_config) as sock:
         heard: list[lbmr.Body] = []
         core.on_tr_packet = lambda packet, _ip, _now: heard.append(packet.body)
-        receiver = core.resolution.channel._receiver
+        receiver = core.resolution.channel._receivers[0]
         assert receiver is not None
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = lbmr.Queries(tqrs=(b"t" * 200,) * 5)

@@ -15,7 +15,7 @@ from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.transport import mmsg, sockets
 from dro.transport.mmsg import BATCH, DatagramBatch
-from dro.um.fragment.tr_channel import TURN_NS, ChannelStats, TrChannel
+from dro.um.fragment.tr_channel import TURN_NS, ChannelStats, MulticastChannel
 from tests.fakes.fussy_socket import no_buffer_space
 from tests.fakes.um_contexts import Stepper, private_config
 
@@ -29,7 +29,7 @@ class Channel:
         self.got: list[tuple[bytes, int]] = []
         self.times: list[int] = []
         self.cost_ns = 0  # of each datagram
-        self.made = TrChannel(stepper.loop, self.options, DatagramBatch(), self._on_datagrams)
+        self.made = MulticastChannel(stepper.loop, self.options, DatagramBatch(), self._on_datagrams)
 
     def _on_datagrams(self, datagrams: Iterator[tuple[bytes, int]], now_ns: int) -> None:
         for datagram in datagrams:
@@ -156,7 +156,6 @@ def test_without_an_incoming_address_nothing_is_heard(stepper: Stepper) -> None:
 def test_a_channel_that_cannot_be_had_says_why_and_leaves_nothing_open(stepper: Stepper) -> None:
     before = os.listdir("/proc/self/fd")
     for more, why in (
-        ({"unicast_daemons": ("x",)}, "unicast topic resolution is not supported yet; remove resolver_unicast_daemon"),
         ({"incoming_address": "10.1.1.1"}, "change resolver_multicast_incoming_address and _port or the interface"),
         ({"outgoing_address": "255.255.255.255"}, "cannot send to group"),
     ):

@@ -94,8 +94,8 @@ def test_an_xml_file_holds_for_the_objects_that_it_names(
         for open_ in (context.source, context.receiver):
             with pytest.raises(ConfigError, match="'no' is not permitted"):
                 open_("no")
-    path.write_text(XML.format(daemon="127.0.0.1:15380"))
-    with pytest.raises(ConfigError, match=rf"{path}:2: context resolver_unicast_daemon: unicast"):
+    path.write_text(XML.format(daemon="127.0.0.1"))
+    with pytest.raises(ConfigError, match=rf"{path}:2: context resolver_unicast_daemon: '127.0.0.1' is not an entry"):
         BlockingContext(Config.load(path, application="desk"))
 
 

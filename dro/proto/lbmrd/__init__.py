@@ -1,0 +1,1 @@
+"""Topic resolution by unicast resolver daemons (`lbmrd`), without I/O."""
