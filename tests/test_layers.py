@@ -28,6 +28,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.wire": ("dro",),
     "dro.wire.lbmc": ("dro", "dro.wire"),
     "dro.wire.lbmr": ("dro", "dro.wire"),
+    "dro.wire.srs": ("dro", "dro.wire", "dro.wire.lbmr"),
     "dro.dissect": ("dro", "dro.wire.*"),
     "dro.proto": ("dro",),
     "dro.proto.delivery": ("dro", "dro.wire.*", "dro.proto"),

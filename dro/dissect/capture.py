@@ -1,8 +1,8 @@
 """From captured frames to Ultra Messaging packets: the reading side of `umdump`, without any printing.
 
-Connects the parts: frames (`pcap`), IPv4 (`ipv4`), TCP (`tcpstream`, `lbmcstream`) and recognition (`follow`). A packet
-here is a UDP payload, or the LBMC messages that a TCP segment completed. Owns the tables of its parts, each of which is
-bounded, so a capture of any length can be read.
+Connects the parts: frames (`pcap`), IPv4 (`ipv4`), TCP (`tcpstream`, `lbmcstream`, `lbmsrs`) and recognition
+(`follow`). A packet here is a UDP payload, or the LBMC messages or frames of topic resolution that a TCP segment
+completed. Owns the tables of its parts, each of which is bounded, so a capture of any length can be read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from dro.dissect.follow import LBMR, LBTTCP, Directory
+from dro.dissect.follow import LBMR, LBMSRS, LBTTCP, Directory
 from dro.dissect.ipv4 import UDP, Decapsulator, Segment
 from dro.dissect.lbmcstream import LbmcStream
+from dro.dissect.lbmsrs import SrsStream
 from dro.dissect.pcap import Frame
 from dro.dissect.tcpstream import MAX_DIRECTIONS, Flow, Missing, Opened, Piece, TcpStreams
 from dro.errors import DecodeError
@@ -51,7 +52,7 @@ class Capture:
         self.foreign_streams = 0
         self.ip = Decapsulator()
         self.tcp = TcpStreams()
-        self._lbmc: OrderedDict[Flow, LbmcStream] = OrderedDict()
+        self._streams: OrderedDict[Flow, LbmcStream | SrsStream] = OrderedDict()
 
     def packets(self, frames: Iterable[Frame]) -> Iterator[UmPacket]:
         """Packets in the order in which the frames complete them. Raises: what iterating `frames` raises."""
@@ -103,13 +104,16 @@ class Capture:
             yield from self._on_pieces(flow, pieces, segment.frame, segment.time_ns)
 
     def _on_pieces(self, flow: Flow, pieces: list[Piece], frame: int, time_ns: int) -> Iterator[UmPacket]:
-        stream = self._lbmc.get(flow)
+        stream = self._streams.get(flow)
         if stream is None:
-            stream = self._lbmc[flow] = LbmcStream(is_named=self.directory.has_rule_for_tcp(flow[1], flow[3]))
-            while len(self._lbmc) > MAX_DIRECTIONS:
-                self._lbmc.popitem(last=False)
+            is_srs = self.directory.tcp_proto(*flow) == LBMSRS
+            is_named = self.directory.has_rule_for_tcp(flow[1], flow[3])
+            stream = self._streams[flow] = SrsStream() if is_srs else LbmcStream(is_named=is_named)
+            while len(self._streams) > MAX_DIRECTIONS:
+                self._streams.popitem(last=False)
         else:
-            self._lbmc.move_to_end(flow)
+            self._streams.move_to_end(flow)
+        proto = LBMSRS if isinstance(stream, SrsStream) else LBTTCP
         was_foreign = stream.is_foreign
         data = b""
         lost = 0
@@ -118,17 +122,18 @@ class Capture:
             if run is None:
                 continue
             if data and (run.lost or isinstance(piece, Missing | Opened)):
-                yield UmPacket(frame, time_ns, *flow, LBTTCP, data, 0, lost, None)
+                yield UmPacket(frame, time_ns, *flow, proto, data, 0, lost, None)
                 data = b""
             if not data:
                 lost = run.lost
             data += run.data
             if run.error is not None:
-                yield UmPacket(frame, time_ns, *flow, LBTTCP, data, 0, lost, run.error)
+                yield UmPacket(frame, time_ns, *flow, proto, data, 0, lost, run.error)
                 data = b""
         if data:
-            self._note_session(flow, data)
-            yield UmPacket(frame, time_ns, *flow, LBTTCP, data, 0, lost, None)
+            if proto == LBTTCP:
+                self._note_session(flow, data)
+            yield UmPacket(frame, time_ns, *flow, proto, data, 0, lost, None)
         if stream.is_foreign and not was_foreign:
             self.foreign_streams += 1
 

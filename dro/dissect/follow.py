@@ -17,14 +17,16 @@ from dro.dissect.packet import fields
 from dro.errors import DecodeError
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress
+from dro.wire.srs.messages import SRS_PORT
 
 LBMR: Final = "lbmr"
 LBMC: Final = "lbmc"
 LBTRM: Final = "lbtrm"
 LBTRU: Final = "lbtru"
 LBTTCP: Final = "lbttcp"
+LBMSRS: Final = "lbmsrs"
 UDP_PROTOS: Final = (LBMR, LBMC, LBTRM, LBTRU)
-TCP_PROTOS: Final = (LBTTCP, LBMC)
+TCP_PROTOS: Final = (LBTTCP, LBMC, LBMSRS)
 
 MAX_ENDPOINTS: Final = 65536
 MAX_SOURCES: Final = 262144
@@ -195,18 +197,21 @@ class Directory:
             pass
         if len(self._tcp_flows) >= _MAX_FLOWS:
             self._tcp_flows.clear()
-        is_lbmc = (
-            self.has_rule_for_tcp(sport, dport)
-            or self._is_advertised(src, sport)
-            or self._is_advertised(dst, dport)
-            or sport in _TCP_ANY
-            or dport in _TCP_ANY
-        )
-        proto = self._tcp_flows[flow] = LBTTCP if is_lbmc else None
+        proto = self._tcp_flows[flow] = self._find_tcp(src, sport, dst, dport)
         return proto
 
+    def _find_tcp(self, src: int, sport: int, dst: int, dport: int) -> str | None:
+        proto = self._by_rule(True, sport, dport)
+        if proto is not None:
+            return proto
+        if self._is_advertised(src, sport) or self._is_advertised(dst, dport):
+            return LBTTCP
+        if SRS_PORT in (sport, dport):
+            return LBMSRS
+        return LBTTCP if sport in _TCP_ANY or dport in _TCP_ANY else None
+
     def has_rule_for_tcp(self, sport: int, dport: int) -> bool:
-        """Whether the user says that this is LBMC. An advertised port may still carry TLS or compressed data."""
+        """Whether the user says what this is. An advertised port may still carry TLS or compressed data."""
         return self._by_rule(True, sport, dport) is not None
 
     def _is_advertised(self, ip: int, port: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 from dro.dissect.fields import FieldList, Fields
 from dro.dissect.lbmc import lbmc_fields
 from dro.dissect.lbmr import lbmr_fields
+from dro.dissect.lbmsrs import lbmsrs_fields
 from dro.dissect.transport import lbtrm_fields, lbtru_fields, lbttcp_fields
 from dro.errors import DecodeError, LocalProtocolError
 
@@ -21,12 +22,13 @@ _DISSECTORS: Final[dict[str, Callable[[bytes, FieldList], None]]] = {
     "lbtrm": lbtrm_fields,
     "lbtru": lbtru_fields,
     "lbttcp": lbttcp_fields,
+    "lbmsrs": lbmsrs_fields,
 }
 PROTOCOLS: Final = tuple(_DISSECTORS)
 
 
 def fields(proto: str, data: bytes) -> Fields:
-    """The fields of one datagram or, for `lbmc` and `lbttcp`, of a run of whole LBMC messages.
+    """The fields of one datagram or, for `lbmc` and `lbttcp`, of a run of whole LBMC messages; for `lbmsrs` of frames.
 
     `proto` is one of `PROTOCOLS`. A fault is returned in `error`, beside the fields that stand before it.
     Raises: LocalProtocolError for another `proto`, nothing else.

@@ -21,7 +21,7 @@ def raw(text: str) -> bytes:
 def test_a_protocol_that_is_none_is_our_own_fault() -> None:
     with pytest.raises(LocalProtocolError):
         dissect.fields("lbmx", b"")
-    assert set(dissect.PROTOCOLS) == {"lbmr", "lbmc", "lbtrm", "lbtru", "lbttcp"}
+    assert set(dissect.PROTOCOLS) == {"lbmr", "lbmc", "lbtrm", "lbtru", "lbttcp", "lbmsrs"}
 
 
 def test_a_name_that_occurs_again_becomes_a_list() -> None:

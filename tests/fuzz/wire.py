@@ -30,6 +30,10 @@ from dro.wire.source_string import (
     UnknownTransport,
     format_source,
 )
+from dro.wire.srs import messages as srs_messages
+from dro.wire.srs import rsocket
+from dro.wire.srs.rsocket import ErrorFrame, ExtFrame, Frame, PayloadFrame
+from tests.builders.srs_records import all_records, client_frames, server_frames
 from tests.fuzz.seeds import published, recorded, vectors
 from tests.fuzz.target import Target
 
@@ -290,6 +294,46 @@ def _lbtrm_content(data: bytes) -> Hashable:
     return "Data", min(messages, 5)
 
 
+def _lbmsrs(data: bytes) -> Hashable:
+    """A batch; what is kept of it means the same when it is written again."""
+    messages, trouble = srs_messages.decode_lenient(data)
+    if not messages:
+        assert trouble is not None
+        raise trouble
+    assert srs_messages.decode(b"".join(map(srs_messages.encode, messages))) == messages
+    return tuple([type(message).__name__ for message in messages[:3]]), trouble and trouble.where
+
+
+def _rsocket(data: bytes) -> Hashable:
+    """A stream in pieces: each frame means the same when it is written again, and what is held stays bounded."""
+    splitter, joiner, frames = rsocket.FrameSplitter(4000), rsocket.FragmentJoiner(4000), []
+    for at in range(0, len(data), 97):
+        splitter.feed(data[at : at + 97])
+        while (raw := splitter.next_frame()) is not None:
+            frame = rsocket.decode(raw)
+            assert rsocket.decode(rsocket.encode(frame)[rsocket.LENGTH_BYTES :]) == frame
+            frames.append(type(joiner.join(frame)).__name__)
+        assert len(splitter) < 4000 + 97 + 3
+    if not frames:
+        raise DecodeError("rsocket", "no frame")
+    return tuple(frames[:3]), len(splitter) == 0
+
+
+def _srs_records() -> list[bytes]:
+    return list(map(srs_messages.encode, all_records()))
+
+
+def _rsocket_seeds() -> list[bytes]:
+    several: list[Frame] = [
+        PayloadFrame(5, b"a", follows=True),
+        PayloadFrame(5, b"b"),
+        ErrorFrame(0, 1, b"no"),
+        ExtFrame(1, b"x"),
+    ]
+    runs = [client_frames(), server_frames(), several]
+    return [*vectors("lbmsrs"), *(b"".join(map(rsocket.encode, run)) for run in runs)]
+
+
 _LBMR: Final = {
     "tqr": ("tqr", "wctqr", "keepalive", "unicast"),
     "tir": ("tir", "dro_proxy"),
@@ -318,6 +362,9 @@ TARGETS: Final = (
            lambda data: _peer_datagram(data, is_compressed=True, key=None)),
     Target("peer-datagram-sealed", lambda: _datagram_seeds(is_compressed=True, key=_KEY),
            lambda data: _peer_datagram(data, is_compressed=True, key=_KEY)),
+    Target("lbmsrs", lambda: [*_srs_records(), b"".join(_srs_records())],
+           _lbmsrs),
+    Target("rsocket", _rsocket_seeds, _rsocket),
     Target("otid", _otid_seeds, _otid),
     Target("source-string", _source_string_seeds, _source_string),
 )  # fmt: skip

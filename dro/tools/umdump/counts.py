@@ -14,12 +14,14 @@ from typing import Final
 
 from dro.dissect.capture import UmPacket
 from dro.dissect.content import DataHead, data_head, lbtru_session
-from dro.dissect.follow import LBMC, LBMR, LBTRM, LBTRU, LBTTCP, Directory, LbmrView, SessionKey
+from dro.dissect.follow import LBMC, LBMR, LBMSRS, LBTRM, LBTRU, LBTTCP, Directory, LbmrView, SessionKey
 from dro.dissect.packet import fields
 from dro.dissect.sqnset import SqnPool, SqnSet
 from dro.errors import DecodeError
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc.message import HEADER
+from dro.wire.srs.messages import MessageId
+from dro.wire.srs.rsocket import FrameType
 
 MAX_SESSIONS: Final = 16384
 MAX_SOURCES: Final = 65536
@@ -82,7 +84,7 @@ class CaptureCounts:
         self.malformed = 0
         self.first_errors: list[tuple[int, str, str]] = []  # frame, protocol, reason
         self.packets: Counter[str] = Counter()  # by protocol
-        self.types: dict[str, Counter[str]] = {proto: Counter() for proto in (LBMR, LBTRM, LBTRU, LBTTCP, LBMC)}
+        self.types: dict[str, Counter[str]] = {proto: Counter() for proto in (LBMR, LBTRM, LBTRU, LBTTCP, LBMC, LBMSRS)}
         self.lbmr_shapes: Counter[str] = Counter()
         self.lbmr_records: Counter[str] = Counter()
         self.entries: Counter[str] = Counter()  # NAK and NCF list entries: "lbtrm nak" and so on
@@ -108,6 +110,8 @@ class CaptureCounts:
             found = self._on_lbmr(self.directory.on_lbmr(packet.data))
         elif proto == LBTRU:
             found = self._on_lbtru(packet)
+        elif proto == LBMSRS:
+            found = self._on_lbmsrs(packet)
         else:
             found = self._on_lbmc(packet)
         error = error or found
@@ -136,6 +140,16 @@ class CaptureCounts:
         for tir in view.tirs:
             self._topic(tir.topic).tirs += 1
         return view.error
+
+    def _on_lbmsrs(self, packet: UmPacket) -> DecodeError | None:
+        """Count frames and messages by what the dissector shows."""
+        shown = fields(LBMSRS, packet.data)
+        for name, kinds in (("lbmsrs.rsocket.frame_type", FrameType), ("lbmsrs.message_id", MessageId)):
+            texts = shown.values.get(name, [])
+            for text in [texts] if isinstance(texts, str) else texts:
+                kind = next((kind.name for kind in kinds if kind == int(text)), f"unknown {text}")
+                self.types[LBMSRS][kind.lower().replace("_", " ")] += 1
+        return shown.error
 
     def _topic(self, name: bytes) -> TopicCounts:
         found = self.topics.get(name)

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final, TextIO
 from dro.command_line import EXIT_USAGE, Parser, add_version
 from dro.dissect.capture import Capture, UmPacket
 from dro.dissect.fields import ip4
-from dro.dissect.follow import LBMC, LBMR, LBTRM, LBTRU, LBTTCP, TCP_PROTOS, UDP_PROTOS, DecodeAs, Directory
+from dro.dissect.follow import LBMC, LBMR, LBMSRS, LBTRM, LBTRU, LBTTCP, TCP_PROTOS, UDP_PROTOS, DecodeAs, Directory
 from dro.dissect.packet import fields
 from dro.dissect.pcap import Frame, read_frames
 from dro.errors import ConfigError, DecodeError
@@ -35,7 +35,7 @@ from dro.wire.lbmc import properties
 
 EXIT_OK: Final = 0
 EXIT_BAD: Final = 1  # a malformed packet, or a file that cannot be read to its end
-PROTOS: Final = (LBMR, LBMC, LBTRM, LBTRU, LBTTCP)
+PROTOS: Final = (LBMR, LBMC, LBTRM, LBTRU, LBTTCP, LBMSRS)
 
 _RULE: Final = re.compile(r"(udp|tcp)\.port==(\d{1,5})(?:-(\d{1,5}))?,([a-z]+)")
 _PROGRESS_FRAMES: Final = 2048  # between two looks at the clock
@@ -55,7 +55,7 @@ def parse_rule(text: str) -> DecodeAs:
     known = TCP_PROTOS if carrier == "tcp" else UDP_PROTOS
     if proto not in known:
         raise argparse.ArgumentTypeError(f"{proto} does not run on {carrier}; use one of {', '.join(known)}")
-    return DecodeAs(carrier == "tcp", low, high, LBTTCP if carrier == "tcp" else proto)
+    return DecodeAs(carrier == "tcp", low, high, LBTTCP if carrier == "tcp" and proto == LBMC else proto)
 
 
 def parse_hex(text: str) -> bytes:
@@ -90,7 +90,7 @@ def arguments() -> argparse.ArgumentParser:
     add("-c", dest="config", action="append", default=[], metavar="FILE",
         help="UM configuration file: its ports are UM's")  # fmt: skip
     add("--decode-as", type=parse_rule, action="append", default=[], metavar="RULE",
-        help="udp.port==N,PROTO or tcp.port==N,lbttcp; N may be a range A-B; may be given many times")  # fmt: skip
+        help="udp.port==N,PROTO tcp.port==N,lbttcp or lbmsrs; N may be a range A-B; may be given often")  # fmt: skip
     add("--summary", action="store_true", help="count instead of showing packets")
     add("--json", action="store_true", help="with --summary: one JSON object instead of tables")
     add("--follow-topic", metavar="NAME", help="show the messages of this topic instead of packets")

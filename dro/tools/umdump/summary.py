@@ -8,7 +8,7 @@ from typing import Final
 
 from dro.dissect.capture import Capture
 from dro.dissect.fields import ip4
-from dro.dissect.follow import LBMC, LBMR, LBTRM, LBTRU, LBTTCP
+from dro.dissect.follow import LBMC, LBMR, LBMSRS, LBTRM, LBTRU, LBTTCP
 from dro.dissect.sqnset import SqnSet
 from dro.tools.text import shown, time_text
 from dro.tools.umdump.counts import CaptureCounts, SeenSession, SourceCounts
@@ -34,7 +34,7 @@ def as_json(counts: CaptureCounts, capture: Capture) -> dict[str, Json]:
         "malformed": counts.malformed,
         "errors": [{"frame": f, "proto": p, "error": e} for f, p, e in counts.first_errors],
         "cut_frames": capture.cut_frames,
-        "protocols": {proto: _protocol(counts, proto) for proto in (LBMR, LBTRM, LBTRU, LBTTCP, LBMC)},
+        "protocols": {proto: _protocol(counts, proto) for proto in (LBMR, LBTRM, LBTRU, LBTTCP, LBMC, LBMSRS)},
         "lbmc": {"messages": _counter(counts.messages), "fragments": counts.fragments},
         "other": _counter(capture.ip.other),
         "ip_fragments": {
@@ -68,7 +68,7 @@ def _protocol(counts: CaptureCounts, proto: str) -> dict[str, Json]:
     out: dict[str, Json] = {"packets": counts.packets[proto], "types": _counter(counts.types[proto])}
     if proto == LBMR:
         return out | {"shapes": _counter(counts.lbmr_shapes), "records": _counter(counts.lbmr_records)}
-    if proto in (LBTTCP, LBMC):
+    if proto in (LBTTCP, LBMC, LBMSRS):
         return out
     sessions = [session for session in counts.sessions.values() if session.key[0] == proto]
     return out | {
