@@ -35,6 +35,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto.interest": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
     "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest", "dro.proto.repair"),
     "dro.proto.lbmrd": ("dro", "dro.wire.*", "dro.proto"),
+    "dro.proto.resolver_service": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.repair": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),

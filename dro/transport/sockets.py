@@ -182,8 +182,13 @@ class Sockets(Protocol):
     def multicast_sender(self, group: int, port: int, interface: str, *, ttl: int, buffer_bytes: int) -> socket.socket:
         """A UDP socket connected to `group`, with an ephemeral source port. Raises: ResourceError."""
 
-    def connecting(self, peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool) -> socket.socket:
-        """A TCP socket on its way to `peer`; writable when that is decided. Raises: OSError."""
+    def connecting(
+        self, peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool, port: int = 0
+    ) -> socket.socket:
+        """A TCP socket on its way to `peer`, from `port` if that is not 0; writable when that is decided.
+
+        Raises: OSError.
+        """
 
     def bind_in_range(
         self, kind: int, interface: str, ports: Iterable[int], *, option: str, taken: Iterable[int] = ()
@@ -227,7 +232,9 @@ class OsSockets:
             sock.connect((ip_text(group), port))
         return sock
 
-    def connecting(self, peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool) -> socket.socket:
+    def connecting(
+        self, peer: tuple[str, int], interface: str, *, buffer_bytes: int, keepalive: bool, port: int = 0
+    ) -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -236,8 +243,10 @@ class OsSockets:
             if keepalive:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             retransmit_soon(sock)
-            if interface != ANY:
-                sock.bind((interface, 0))
+            if port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if interface != ANY or port:
+                sock.bind((interface, port))
             if (code := sock.connect_ex(peer)) not in (0, errno.EINPROGRESS):
                 raise OSError(code, os.strerror(code))
         except OSError:

@@ -7,9 +7,11 @@ the records defined here; `lbmr` and `otid` use them. Source: wire notes LBMR se
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 
 class TransportCode(IntEnum):
@@ -143,3 +145,57 @@ def format_source(address: TransportAddress, topic_index: int | None = None) -> 
         case UnknownTransport(code, body):
             text = f"UNKNOWN:{code:02x}:{body.hex()}"
     return text + suffix
+
+
+_NUMBER: Final = r"(\d{1,10})"
+_IP: Final = r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})"
+_HEX: Final = r"([0-9a-fA-F]{1,8})"
+_FORMS: Final = re.compile(
+    rf"(?:(?P<stream>TCP|LBT-RU|LBT-RDMA):{_IP}:{_NUMBER}(?::{_HEX})?"
+    rf"|(?P<rm>LBTRM):{_IP}:{_NUMBER}:{_HEX}:{_IP}:{_NUMBER}"
+    rf"|(?P<memory>LBT-IPC|LBT-SMX):{_HEX}:{_NUMBER})(?:\[{_NUMBER}\])?"
+)
+_STREAMS: Final[dict[str, type[TcpAddress] | type[LbtruAddress] | type[RdmaAddress]]] = {
+    "TCP": TcpAddress,
+    "LBT-RU": LbtruAddress,
+    "LBT-RDMA": RdmaAddress,
+}
+
+
+def parse_source(text: str, host_id: int = 0) -> SourceString:
+    """Read a source string; `host_id` is that of a session in shared memory, which the string has not.
+
+    Raises: ValueError for a text that is none, or a number out of range.
+    """
+    found = _FORMS.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:80]!r} is no source string")
+    groups = found.groups()
+    index = None if groups[-1] is None else _within(groups[-1], 32)
+    address: TransportAddress
+    if kind := found["stream"]:
+        address = _STREAMS[kind](_ip(groups[1:5]), _within(groups[5], 16), int(groups[6] or "0", 16))
+    elif found["rm"]:
+        _, *ip, nak_port, session = groups[7:14]
+        group, dport = groups[14:18], groups[18]
+        address = LbtrmAddress(
+            _ip(ip), _ip(group), int(session, 16), _within(dport, 16), _within(nak_port, 16)
+        )  # fmt: skip
+    else:
+        make = IpcAddress if found["memory"] == "LBT-IPC" else SmxAddress
+        address = make(host_id, int(groups[20], 16), _within(groups[21], 16))
+    return SourceString(address, index)
+
+
+def _within(digits: str, bits: int) -> int:
+    value = int(digits)
+    if value >> bits:
+        raise ValueError(f"{digits} does not fit into {bits} bits")
+    return value
+
+
+def _ip(parts: Iterable[str]) -> int:
+    value = 0
+    for part in parts:
+        value = value << 8 | _within(part, 8)
+    return value

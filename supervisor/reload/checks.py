@@ -19,7 +19,7 @@ from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.reading.problems import ConfigErrors
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import RequestOptions, ResolverOptions, UnicastResolverOptions
+from dro.config.um.sets import RequestOptions, ResolverOptions, UnicastResolverOptions, uses_multicast
 from dro.errors import ConfigError, ResourceError
 from dro.transport.sockets import OS_SOCKETS, ip_number
 from supervisor.reload.plan import ActionKind, ReloadPlan
@@ -84,7 +84,7 @@ def _resolver(um: UmOptions, held_by: Sequence[UmOptions]) -> None:
                 OS_SOCKETS.bind_in_range(socket.SOCK_DGRAM, place.interface, place.ports, option=place.option).close()
         return
     o = ResolverOptions.of(um)
-    if o.incoming_address == ANY:
+    if not uses_multicast(um) or o.incoming_address == ANY:
         return
     option = "resolver_multicast_incoming_address or _port"
     try:

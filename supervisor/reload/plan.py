@@ -18,7 +18,7 @@ from dro.config.change.element_difference import Change
 from dro.config.change.reload_class import ReloadClass
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.interfaces import ANY
-from dro.config.um.sets import RequestOptions, ResolverOptions, UnicastResolverOptions
+from dro.config.um.sets import RequestOptions, ResolverOptions, UnicastResolverOptions, servers_of, uses_multicast
 from supervisor.admin.status import ROUTE_MANAGER_NAME
 
 LOG: Final = "log"
@@ -140,11 +140,11 @@ def needs(portal: Portal) -> frozenset[object]:
     if isinstance(portal, EndpointConfig):
         found.add(("domain", portal.domain_id))
     resolver, unicast = ResolverOptions.of(portal.um), UnicastResolverOptions.of(portal.um)
-    if isinstance(portal, EndpointConfig) and unicast.daemons:
-        found.update(("daemon", entry.address, entry.port) for entry in unicast.daemons)
+    if isinstance(portal, EndpointConfig):
+        found.update((name, at.address, at.port) for name, servers in servers_of(portal.um).items() for at in servers)
         found.update(("port", at.interface, at.ports.start) for at in unicast.places() if len(at.ports) == 1)
-    elif isinstance(portal, EndpointConfig) and resolver.incoming_address != ANY:
-        found.add(("resolver", resolver.incoming_address, resolver.incoming_port, resolver.interface))
+        if uses_multicast(portal.um) and resolver.incoming_address != ANY:
+            found.add(("resolver", resolver.incoming_address, resolver.incoming_port, resolver.interface))
     request = RequestOptions.of(portal.um)
     if request.port:
         found.add(("port", request.interface, request.port))

@@ -10,10 +10,12 @@ from dro.wire.source_string import (
     LbtruAddress,
     RdmaAddress,
     SmxAddress,
+    SourceString,
     TcpAddress,
     TransportAddress,
     UnknownTransport,
     format_source,
+    parse_source,
 )
 
 IP = 0xC000020A
@@ -41,6 +43,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("text", "address", "topic_index"), PAIRS, ids=[text for text, _, _ in PAIRS])
 def test_an_address_has_one_source_string(text: str, address: TransportAddress, topic_index: int | None) -> None:
+    assert parse_source(text, getattr(address, "host_id", 0)) == SourceString(address, topic_index)
     assert format_source(address, topic_index) == text
 
 
@@ -52,3 +55,15 @@ def test_a_transport_that_is_not_known_is_shown() -> None:
 def test_sessions_compare_without_the_form_of_their_tir() -> None:
     assert TcpAddress(IP, 1, long_form=True) == TcpAddress(IP, 1)
     assert hash(LbtruAddress(IP, 1, long_form=True)) == hash(LbtruAddress(IP, 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "TCP", "TCP:1.2.3:4", "TCP:1.2.3.256:4", "TCP:1.2.3.4:65536", "TCP:1.2.3.4:5:123456789", "TCP:1.2.3.4:5[",
+        "TCP:1.2.3.4:5[4294967296]", "LBTRM:1.2.3.4:5:6", "UNKNOWN:03:00", "LBT-IPC:1:65536", " TCP:1.2.3.4:5",
+    ],
+)  # fmt: skip
+def test_what_is_no_source_string_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no source string|does not fit"):
+        parse_source(text)

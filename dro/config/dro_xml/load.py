@@ -23,7 +23,7 @@ from dro.config.reading.problems import OnIgnored, Problems, Warn
 from dro.config.reading.reader import ElementReader
 from dro.config.reading.xml_file import line_of, read_xml_file
 from dro.config.um.interfaces import SYSTEM, Lookup
-from dro.config.um.sets import ResolverOptions, UnicastResolverOptions
+from dro.config.um.sets import ResolverOptions, tr_channel, uses_multicast
 from dro.config.um.sources import Reading
 from dro.errors import ConfigError
 
@@ -120,7 +120,7 @@ def _check_unique(endpoints: Sequence[EndpointConfig], problems: Problems) -> No
         (
             "resolver channel {0}",
             _resolver_channel,
-            "give each TRD its own resolver_multicast_address or port, or daemons",
+            "give each TRD its own resolver_multicast_address or port, or servers",
         ),
     )
     for subject, key_of, remedy in questions:
@@ -137,7 +137,8 @@ def _check_unique(endpoints: Sequence[EndpointConfig], problems: Problems) -> No
                 )
 
 
-def _resolver_channel(endpoint: EndpointConfig) -> str:
+def _resolver_channel(endpoint: EndpointConfig) -> str | None:
     o = ResolverOptions.of(endpoint.um)
-    unicast = UnicastResolverOptions.of(endpoint.um).channel
-    return unicast or f"{o.incoming_address}:{o.incoming_port} on {o.interface}"
+    if uses_multicast(endpoint.um):
+        return f"{o.incoming_address}:{o.incoming_port} on {o.interface}"
+    return tr_channel(endpoint.um) or None

@@ -17,7 +17,7 @@ from dro.config.reading.schema import elements
 from dro.config.um.honoured import TRANSPORT, check_transport, refusals, without_effect
 from dro.config.um.layers import RECEIVER, SOURCE, WILDCARD_RECEIVER, XmlLayer
 from dro.config.um.options import DEFAULTS, Parsed, UmOptions
-from dro.config.um.sets import ResolverOptions, UnicastResolverOptions
+from dro.config.um.sets import tr_channel
 from dro.errors import ConfigError
 
 
@@ -120,17 +120,11 @@ def _refused_options(endpoint: EndpointConfig) -> Iterator[ConfigError]:
 
 def _two_trds(endpoint: EndpointConfig) -> ConfigError | None:
     """Check that both contexts of a portal are in one TRD, whatever a UM XML file gives to each; None if they are."""
-    channels = []
-    for options in (endpoint.sending.context(), endpoint.receiving.context()):
-        o = ResolverOptions.of(options)
-        channels.append(
-            UnicastResolverOptions.of(options).channel
-            or f"{o.incoming_address}:{o.incoming_port}, {o.outgoing_address}:{o.outgoing_port} by {o.interface}"
-        )
+    channels = [tr_channel(options) for options in (endpoint.sending.context(), endpoint.receiving.context())]
     if channels[0] == channels[1]:
         return None
     what = f"its contexts are on two topic resolution channels: {channels[0]} and {channels[1]}"
-    remedy = "give both contexts the same resolver_multicast_address, port and interface, or resolver_unicast_daemon"
+    remedy = "give both contexts the same resolver_multicast_address, port and interface, daemons and SRSes"
     return ConfigError(what, file=endpoint.file, line=endpoint.line, element="<endpoint>", remedy=remedy)
 
 

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import combinations
-from typing import Final
 
 from dro.config.lint.finding import CTX, SRC, EndpointView, Finding, Machine, Place, SideOptions, View, hint, warning
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import OptionKey
-from dro.config.um.sets import RequestOptions, UnicastResolverOptions
+from dro.config.um.sets import RequestOptions, UnicastResolverOptions, servers_of, uses_multicast
 
 Findings = Iterator[Finding]
-DAEMON: Final = "resolver_unicast_daemon"
 
 
 def interface_of(options: SideOptions, machine: Machine) -> str:
@@ -39,15 +37,16 @@ def are_one_network(one: str, other: str, machine: Machine) -> bool:
     return len(networks) == 2 and networks[0] == networks[1]
 
 
-def daemons_of(options: SideOptions) -> set[tuple[str, int]]:
-    """Addresses and ports of unicast resolver daemons."""
-    return {(entry.address, entry.port) for entry in UnicastResolverOptions.of(options.um).daemons}
+def servers_by_place(options: SideOptions) -> dict[tuple[str, int], str]:
+    """Addresses and ports of resolver daemons and SRSes, with the names of their options."""
+    servers = servers_of(options.um)
+    return {(entry.address, entry.port): name for name, entries in servers.items() for entry in entries}
 
 
 def channels_of(options: SideOptions) -> set[tuple[str, int]]:
-    """Groups and ports of topic resolution, those that are listened to and sent to; those of daemons in their place."""
-    found = daemons_of(options)
-    if found:
+    """Groups and ports of topic resolution, those that are listened to and sent to, and those of servers."""
+    found = set(servers_by_place(options))
+    if not uses_multicast(options.um):
         return found
     for way in ("incoming", "outgoing"):
         group = options.um.get_str(CTX, f"resolver_multicast_{way}_address")
@@ -61,13 +60,14 @@ def joined_trds(v: View) -> Findings:
     for one, other in combinations(v.endpoints, 2):
         interfaces = interface_of(one.receiving, v.machine), interface_of(other.receiving, v.machine)
         shared = channels_of(one.receiving) & channels_of(other.receiving)
-        if shared & daemons_of(one.receiving):
-            address, port = min(shared)
+        servers = servers_by_place(other.receiving)
+        if (of_both := shared & servers.keys()) and servers_by_place(one.receiving).keys() & of_both:
+            address, port = min(of_both)
             yield warning(
-                other.receiving.place((CTX, DAEMON)), f"context {DAEMON}",
+                other.receiving.place((CTX, servers[address, port])), f"context {servers[address, port]}",
                 f"{address}:{port} is used by portal {one.config.name} and portal {other.config.name}",
                 "the two TRDs are one, and messages circle between the portals",
-                f"give portal {other.config.name} daemons of its own",
+                f"give portal {other.config.name} servers of its own",
             )  # fmt: skip
         elif shared and are_one_network(*interfaces, v.machine):
             group, port = min(shared)
@@ -131,7 +131,7 @@ def groups(p: EndpointView) -> Findings:
     data, port = _groups(p.sending), p.sending.number(SRC, "transport_lbtrm_destination_port")
     others = [
         (group, at_port, "topic resolution")
-        for group, at_port in sorted(channels_of(p.receiving) - daemons_of(p.receiving))
+        for group, at_port in sorted(channels_of(p.receiving) - servers_by_place(p.receiving).keys())
     ]
     for way in ("incoming", "outgoing"):
         group = p.sending.um.get_str(CTX, f"mim_{way}_address")

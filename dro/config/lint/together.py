@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 
 from dro.config.dro_xml.model import DroConfig
 from dro.config.lint.finding import CTX, EndpointView, Finding, Machine, PeerView, View, hint, seconds, view_of, warning
-from dro.config.lint.network import DAEMON, are_one_network, channels_of, daemons_of, interface_of
+from dro.config.lint.network import are_one_network, channels_of, interface_of, servers_by_place
 from dro.config.lint.transport import datagram_size, session_life, window_time
 from dro.config.um.interfaces import ANY
 
@@ -60,10 +60,10 @@ def _endpoints(one: View, other: View, p: EndpointView, q: EndpointView) -> Find
     if not first or not second:
         return
     shared, same_id = first & second, p.config.domain_id == q.config.domain_id
-    option = DAEMON if daemons_of(q.receiving) else "resolver_multicast_address"
+    option = next(iter(servers_by_place(q.receiving).values()), "resolver_multicast_address")
     if shared and not same_id:
         # the default channel is used in many networks that do not meet, so the interface has to agree
-        if option == DAEMON or are_one_network(
+        if shared & servers_by_place(q.receiving).keys() or are_one_network(
             interface_of(p.receiving, one.machine), interface_of(q.receiving, other.machine), one.machine
         ):
             group, port = min(shared)

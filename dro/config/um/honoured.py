@@ -27,14 +27,13 @@ _DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {
 """Values of options that nothing asks for and that describe what happens all the same."""
 _INSTEAD: Final[Mapping[OptionKey, str]] = {
     ("context", "compression"): "TCP is not compressed",
-    ("context", "resolver_disable_udp_topic_resolution"): "topics are resolved by UDP",
 }
 """Says what happens on the wire although the option asks for something else."""
 IDLE_IN_PORTALS: Final = frozenset({("source", "implicit_batching_interval")})
 """Used elsewhere; a portal holds nothing back."""
 _WORD: Final = re.compile(r"\w+")
 _CHOOSES_TRD: Final = re.compile(r"resolver_(multicast|unicast)_(\w+_)?(address|port|interface)")
-_DAEMONS: Final = frozenset({"resolver_unicast_daemon"})
+_DAEMONS: Final = frozenset({"resolver_unicast_daemon", "resolver_service"})
 """Options that name hosts: without one that has no address nobody would be heard."""
 
 

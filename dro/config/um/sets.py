@@ -187,10 +187,48 @@ class UnicastResolverOptions(OptionSet):
             for entry in self.daemons
         ]
 
+
+@dataclass(frozen=True, slots=True)
+class ResolverServiceOptions(OptionSet):
+    """Topic resolution over TCP, by SRSes, beside UDP unless that is off."""
+
+    listed: tuple[str, ...] = option(CTX, "resolver_service")
+    interest_mode: str = option(CTX, "resolver_service_interest_mode")  # filter or flood
+    is_udp_off: bool = option(CTX, "resolver_disable_udp_topic_resolution")
+
     @property
-    def channel(self) -> str:
-        """Name the channel, the same for all contexts of one TRD; empty without daemons."""
-        return "lbmrd " + ", ".join(sorted(map(str, self.daemons))) if self.daemons else ""
+    def services(self) -> tuple[ResolverEntry, ...]:
+        """All SRSes."""
+        return resolver_entries(self.listed)
+
+
+def servers_of(o: UmOptions) -> dict[str, tuple[ResolverEntry, ...]]:
+    """Return the daemons and SRSes that contexts with these options resolve topics by, under the options' names.
+
+    Without any of them topics are resolved by multicast.
+    """
+    service, unicast = ResolverServiceOptions.of(o), UnicastResolverOptions.of(o)
+    found = {
+        "resolver_unicast_daemon": () if service.is_udp_off else unicast.daemons,
+        "resolver_service": service.services,
+    }
+    return {name: servers for name, servers in found.items() if servers}
+
+
+def uses_multicast(o: UmOptions) -> bool:
+    """Say whether contexts with these options resolve topics by multicast, beside SRSes or alone."""
+    return not (ResolverServiceOptions.of(o).is_udp_off or UnicastResolverOptions.of(o).daemons)
+
+
+def tr_channel(o: UmOptions) -> str:
+    """Describe how topics are resolved, in the same words for all contexts of one TRD."""
+    r = ResolverOptions.of(o)
+    ways = (f"{r.incoming_address}:{r.incoming_port}", f"{r.outgoing_address}:{r.outgoing_port}")
+    parts = [f"{', '.join(dict.fromkeys(ways))} on {r.interface}"] if uses_multicast(o) else []
+    for name, servers in servers_of(o).items():
+        kind = "SRS" if name == "resolver_service" else "lbmrd"
+        parts.append(f"{kind} {', '.join(sorted(map(str, servers)))}")
+    return " and ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
-from dro.clock import NS_PER_MS
+from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.resolver.cache import TopicCache
 from dro.proto.resolver.events import (
     DomainIdLearned,
@@ -26,6 +27,7 @@ from dro.proto.resolver.events import (
 from dro.proto.resolver.joining import Carries, Judge
 from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
 from dro.proto.resolver.receivers import ReceiverSide
+from dro.proto.resolver.record_queue import Rate
 from dro.proto.resolver.schedule import AdvertisingOptions, QueryOptions, WildcardQueryOptions
 from dro.proto.resolver.source_advertisements import Matcher, PatternCompiler, SourceSide
 from dro.proto.resolver.told_domains import CHANGE_NS, ToldDomains
@@ -38,7 +40,19 @@ NO_RATES: Final = ResolverRates()
 ADVERTISING: Final = AdvertisingOptions()
 QUERY: Final = QueryOptions()
 WILDCARD_QUERY: Final = WildcardQueryOptions()
+NO_LIMITS: Final = ResolverRates(*(Rate(),) * 5)
+HOUR_NS: Final = 3600 * NS_PER_S
+ADVERTISED_ONCE: Final = AdvertisingOptions(minimum_initial_interval_ns=0, sustain_interval_ns=0)
 GRID_NS: Final = 100 * NS_PER_MS  # ticks repeat so often at the latest
+
+
+@lru_cache(maxsize=256)
+def asked_once(options: QueryOptions) -> QueryOptions:
+    """Options for one query, where all hear it and keep it."""
+    return replace(
+        options, minimum_initial_interval_ns=HOUR_NS, maximum_initial_interval_ns=HOUR_NS,
+        minimum_initial_duration_ns=1, sustain_interval_ns=0, source_threshold=QUERY.source_threshold,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,7 @@ class ResolverConfig:
     to tell, `resolver_domain_id_active_propagation_timeout`: 0 DROs only, -1 everybody, n: tell while a DRO was heard
     within n. `answers_use_queries`: False for proxies, which are no receivers of the TRD.
     `cache_max`: sources that are remembered, wanted or not; 0: any number.
+    `tells_once`: what is sent is kept for all (topic resolution over TCP alone), so nothing is repeated or limited.
     `hears_itself`: receivers of this context find its own sources, as those of applications do and proxies must not.
     """
 
@@ -58,6 +73,7 @@ class ResolverConfig:
     domain_propagation_ns: int = 0
     answers_use_queries: bool = True
     hears_itself: bool = False
+    tells_once: bool = False
     datagram_max_bytes: int = DATAGRAM_MAX_BYTES
     cache_max: int = 524_288
     rates: ResolverRates = NO_RATES
@@ -93,10 +109,11 @@ class Resolver:
         self._config = config
         self._is_dro = config.source_type == lbmr.SenderType.DRO
         grid_ns = jitter(GRID_NS) if jitter is not None else 0
-        output = ResolverOutput(config.rates, config.datagram_max_bytes)
+        self._tells_once = config.tells_once
+        output = ResolverOutput(NO_LIMITS if config.tells_once else config.rates, config.datagram_max_bytes)
         self._channel = Channel(output, grid_ns, start_ns, config.domain_id)
         self._sources = SourceSide(self._channel, compile_pattern, adds_domain=not self._is_dro)
-        self._receivers = ReceiverSide(self._channel, TopicCache(config.cache_max))
+        self._receivers = ReceiverSide(self._channel, TopicCache(config.cache_max), leaves_matched=config.tells_once)
         self._dro_heard_ns: int | None = None
         self._told = ToldDomains()
         self._look_ns: int | None = None  # when to look whether DROs have given the domain another id
@@ -122,7 +139,7 @@ class Resolver:
     def add_source(self, ad: SourceAd, now_ns: int) -> int:
         """Advertise a source; gives its handle. Raises: DecodeError for a TIR that cannot be written."""
         self._channel.now_ns = now_ns
-        handle = self._sources.add(ad.tir, ad.options)
+        handle = self._sources.add(ad.tir, ADVERTISED_ONCE if self._tells_once else ad.options)
         self._on_own_advertisement(handle, ad.tir)
         return handle
 
@@ -135,7 +152,7 @@ class Resolver:
     def remove_source(self, handle: int, now_ns: int, *, final: bool = False) -> None:
         """Stop advertising; `final`: say so on the channel."""
         self._channel.now_ns = now_ns
-        self._sources.remove(handle, final=final)
+        self._sources.remove(handle, final=final or self._tells_once)
         tir = self._own_tirs.pop(handle, None)
         if tir is not None:
             last = (tir.options or lbmr.TirOptions()).replacing(lbmr.Cost(hop_count=0, cost=lbmr.FINAL_COST))
@@ -153,7 +170,7 @@ class Resolver:
         Sources already joined for the topic are not told again.
         """
         self._channel.now_ns = now_ns
-        self._receivers.add_receiver(topic, options)
+        self._receivers.add_receiver(topic, asked_once(options) if self._tells_once else options)
 
     def remove_receiver(self, topic: bytes, now_ns: int) -> None:
         self._channel.now_ns = now_ns
@@ -170,6 +187,9 @@ class Resolver:
     ) -> int:
         """A wildcard receiver; gives its handle. `query_options` are for the topics it finds. Raises: DecodeError."""
         self._channel.now_ns = now_ns
+        if self._tells_once:
+            options = replace(options, minimum_interval_ns=HOUR_NS, maximum_interval_ns=HOUR_NS, minimum_duration_ns=1)
+            query_options = asked_once(query_options)
         return self._receivers.add_wildcard(pattern, pattern_type, matcher, options, query_options)
 
     def remove_wildcard(self, handle: int, now_ns: int) -> Iterator[bytes]:

@@ -97,7 +97,9 @@ class _Wildcard(Due):
 class ReceiverSide:
     """Wanted topics, wanted patterns and the cache."""
 
-    def __init__(self, channel: Channel, cache: TopicCache) -> None:
+    def __init__(self, channel: Channel, cache: TopicCache, *, leaves_matched: bool = False) -> None:
+        """`leaves_matched`: leave records are sent also for topics that only patterns wanted."""
+        self._leaves_matched = leaves_matched
         self.cache = cache
         self.channel = channel
         self._topics: Table[bytes, _Topic] = Table()
@@ -298,6 +300,8 @@ class ReceiverSide:
         if wanted.receivers or wanted.wildcards:
             return
         self._topics.pop(wanted.name, None)
+        if self._leaves_matched and wanted.unanswered:
+            self._leaves.start(wanted.name, 0)
         self.cache.leave_topic(wanted.name)
         wanted.schedule = None
         self._run(wanted)

@@ -109,6 +109,8 @@ class FragmentContext:
         except ResourceError:
             self._close_resolution()
             raise
+        if self._owns_resolution:
+            self.resolution.request_address = self.request_address
         own = OwnSources(
             self.engine.resolver,
             context_id=self.context_id,

@@ -37,7 +37,9 @@ def with_interface(options: UmOptions) -> UmOptions:
     return options if chosen == given else options.with_(CTX, "resolver_multicast_interface", chosen)
 
 
-def resolver_config(o: ResolverOptions, source_id: bytes, source_type: int, domain_id: int) -> ResolverConfig:
+def resolver_config(
+    o: ResolverOptions, source_id: bytes, source_type: int, domain_id: int, *, tells_once: bool = False
+) -> ResolverConfig:
     """Take over what the resolver reads."""
     caps = (o.initial_advertisement, o.sustain_advertisement, o.initial_query, o.sustain_query, o.wildcard_query)
     propagation_s = o.domain_id_active_propagation_timeout_s
@@ -48,6 +50,7 @@ def resolver_config(o: ResolverOptions, source_id: bytes, source_type: int, doma
         domain_propagation_ns=propagation_s if propagation_s <= 0 else s(propagation_s),
         answers_use_queries=source_type != lbmr.SenderType.DRO,
         hears_itself=source_type != lbmr.SenderType.DRO,
+        tells_once=tells_once,
         datagram_max_bytes=min(o.source_datagram_max_bytes, o.receiver_datagram_max_bytes),
         rates=ResolverRates(*(Rate(cap.bps, cap.records_per_second) for cap in caps)),
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import ResolverOptions, UnicastResolverOptions
+from dro.config.um.sets import ResolverOptions, ResolverServiceOptions, UnicastResolverOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
@@ -26,15 +26,18 @@ from dro.proto.context.host import ContextHost
 from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import ResolverConfig
 from dro.proto.resolver.source_advertisements import Matcher
+from dro.proto.resolver_service.client import ServiceClient
 from dro.timers import Timer
 from dro.transport import mmsg
-from dro.transport.sockets import Sockets, ip_text
+from dro.transport.sockets import ANY, Sockets, ip_text
 from dro.um.fragment.options import resolver_config
 from dro.um.fragment.relayed_senders import RelayedSenders
-from dro.um.fragment.tr_channel import MulticastChannel, TrChannel
+from dro.um.fragment.service_links import ServiceLinks
+from dro.um.fragment.tr_channel import MulticastChannel, NoChannel, TrChannel
 from dro.um.fragment.unicast_channel import UnicastChannel
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
+from dro.wire.srs.messages import InterestMode, RegistrationRequest
 
 log = logging.getLogger(__name__)
 seen = LimitedLogger.of_events(log)
@@ -73,6 +76,7 @@ class TopicResolution(ContextHost):
         loop: Loop,
         options: ResolverOptions,
         unicast: UnicastResolverOptions,
+        service: ResolverServiceOptions,
         config: ResolverConfig,
         *,
         name: str,
@@ -95,8 +99,21 @@ class TopicResolution(ContextHost):
         self.on_daemon_back: Callable[[], object] = _nothing
         """All resolver daemons were silent, and one is heard again: nobody may know what was said meanwhile."""
         self._relayed = RelayedSenders()
+        self.request_address = (0, 0)
+        """Address and port of the context's request port, when that is open."""
+        self._services: ServiceLinks | None = None
+        if service.services:
+            client = ServiceClient(config.source_id, config.source_type, config.domain_id, loop.now_ns())
+            self._client = client
+            self._services = ServiceLinks(
+                loop, service.services, client, sockets,
+                registration=lambda: self._registration(config, service), on_packet=self._on_service_packet,
+            )  # fmt: skip
         self.channel: TrChannel
-        if unicast.daemons:
+        if service.is_udp_off:
+            towards = service.services[0].address if service.services else ANY
+            self.channel = NoChannel(loop, batch, self._on_datagrams, towards)
+        elif unicast.daemons:
             self.channel = UnicastChannel(
                 loop, unicast, batch, self._on_datagrams, sockets,
                 keepalive=self._keepalive, on_daemon_back=self._on_daemon_back, rng=rng,
@@ -111,7 +128,21 @@ class TopicResolution(ContextHost):
     def send(self, datagrams: Iterable[bytes]) -> None:
         """Send finished LBMR datagrams."""
         if not self.is_closed:
-            self.channel.send(datagrams)
+            self._send(list(datagrams))
+
+    def _send(self, datagrams: list[bytes]) -> None:
+        self.channel.send(datagrams)
+        if self._services is not None and datagrams:
+            self._services.send(datagrams)
+
+    def _registration(self, config: ResolverConfig, service: ResolverServiceOptions) -> RegistrationRequest:
+        ip, port = self.request_address
+        forwards = 2 if config.source_type == lbmr.SenderType.DRO else 0
+        mode = (InterestMode.FLOOD if service.interest_mode == "flood" else InterestMode.FILTER) + forwards
+        session_id = int.from_bytes(config.source_id[:4], "big")
+        domain_id = self.engine.resolver.domain_id
+        ip = ip or self.channel.local_address
+        return RegistrationRequest(config.source_type, ip, port, session_id, 0, mode, domain_id)
 
     def _set_options(self) -> None:
         options = self.engine.resolver.packet_options()
@@ -140,8 +171,15 @@ class TopicResolution(ContextHost):
         packet, trouble = lbmr.decode_lenient(datagram)
         if trouble is not None:
             self._on_malformed(trouble, sender_ip)
-        if packet is None:
-            return
+        if packet is not None:
+            self._on_whole_packet(packet, sender_ip, now_ns)
+
+    def _on_service_packet(self, packet: lbmr.Packet, srs_ip: int, now_ns: int) -> None:
+        if not self.is_closed:
+            with self.together():
+                self._on_whole_packet(packet, self._relayed.address_of(packet, srs_ip), now_ns)
+
+    def _on_whole_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
         if self.channel.is_relayed:
             sender_ip = self._relayed.address_of(packet, sender_ip)
         if self.engine.on_packet(packet, sender_ip, now_ns):
@@ -179,7 +217,7 @@ class TopicResolution(ContextHost):
 
     def on_pumped(self) -> None:
         engine = self.engine
-        self.channel.send(engine.resolver.take_outgoing())
+        self._send(engine.resolver.take_outgoing())
         deadline = engine.next_deadline()
         if deadline is not None and deadline <= self._loop.now_ns():
             if not self._acts_soon:  # more than the engine does at once: the rest in the next turn
@@ -212,6 +250,8 @@ class TopicResolution(ContextHost):
                 self.faults.event(LogEvent.SOURCE_INDEX, extra=source_field(found))
             case ev.DomainIdLearned(domain_id=domain_id):
                 self._set_options()
+                if self._services is not None:
+                    self._client.set_domain(domain_id)
                 log.info(LogEvent.DOMAIN_DISCOVERED, extra={"context": self._name, "domain_id": domain_id})
             case ev.DomainMismatch(domain_id=other, source_ip=ip):
                 own = self.engine.resolver.domain_id
@@ -228,8 +268,10 @@ class TopicResolution(ContextHost):
         """End it at once; what may still be sent without waiting, is sent."""
         if self.is_closed:
             return
-        self.channel.send(self.engine.close(self._loop.now_ns()))
+        self._send(self.engine.close(self._loop.now_ns()))
         self.is_closed = True
+        if self._services is not None:
+            self._services.close()
         if self._timer is not None:
             self._timer.cancel()
         self.channel.close()
@@ -254,8 +296,10 @@ def open_resolution(
     o = ResolverOptions.of(options)
     if settings.sending is not None:
         o = o.sending_as(ResolverOptions.of(settings.sending))
-    config = resolver_config(o, rng.randbytes(8), settings.source_type, settings.domain_id)
+    service = ResolverServiceOptions.of(options)
+    tells_once = service.is_udp_off and bool(service.services)
+    config = resolver_config(o, rng.randbytes(8), settings.source_type, settings.domain_id, tells_once=tells_once)
     return TopicResolution(
-        loop, o, UnicastResolverOptions.of(options), config,
+        loop, o, UnicastResolverOptions.of(options), service, config,
         name=settings.name, rng=rng, batch=batch, sockets=sockets, perform=perform, on_packet=on_packet,
     )  # fmt: skip

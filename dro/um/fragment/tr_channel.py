@@ -21,7 +21,7 @@ from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.transport import mmsg
-from dro.transport.sockets import OS_SOCKETS, Sockets, ip_number, receive_drops
+from dro.transport.sockets import OS_SOCKETS, Sockets, address_towards, ip_number, receive_drops
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +136,27 @@ class TrChannel(ABC):
             receiver.close()
         self._receivers.clear()
         self._waiting.clear()
+
+
+class NoChannel(TrChannel):
+    """Topic resolution over UDP is off."""
+
+    is_relayed = True
+
+    def __init__(self, loop: Loop, batch: mmsg.DatagramBatch, on_datagrams: OnDatagrams, towards: str) -> None:
+        """`towards`: whom the context reaches others by."""
+        super().__init__(loop, batch, on_datagrams)
+        self._towards = towards
+
+    @property
+    def local_address(self) -> int:
+        return ip_number(address_towards(self._towards))
+
+    def send(self, datagrams: Iterable[bytes]) -> None:
+        """Send nothing."""
+
+    def _send(self, datagram: bytes) -> None:
+        raise NotImplementedError
 
 
 class MulticastChannel(TrChannel):

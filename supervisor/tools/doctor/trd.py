@@ -18,7 +18,7 @@ from dro.clock import ms, s
 from dro.config.lint.finding import CTX, SRC, EndpointView, seconds
 from dro.config.lint.transport import datagram_size
 from dro.config.um.interfaces import ANY
-from dro.config.um.sets import LbtrmSourceOptions, ResolverOptions, UnicastResolverOptions
+from dro.config.um.sets import LbtrmSourceOptions, ResolverOptions, uses_multicast
 from dro.errors import ResourceError
 from supervisor.tools.doctor import messages as probe
 from supervisor.tools.doctor.check import Check, fail, note, ok, warn
@@ -59,7 +59,7 @@ class TrdTestPlan:
     def of(cls, p: EndpointView, net: Net, port: int) -> TrdTestPlan | None:
         """None where topic resolution is not by multicast."""
         o = ResolverOptions.of(p.receiving.um)
-        if UnicastResolverOptions.of(p.receiving.um).daemons or o.incoming_address == ANY:
+        if not uses_multicast(p.receiving.um) or o.incoming_address == ANY:
             return None
         source = LbtrmSourceOptions.of(p.sending.um)
         uses_lbtrm = p.sending.um.get_str(SRC, "transport") == "lbtrm"

@@ -136,7 +136,7 @@ def test_names_domains_and_resolver_channels_are_unique_and_both_places_are_name
         "dro.xml:4: <endpoint>: domain-id 7 is already used by the endpoint in line 3; "
         "a DRO has one endpoint for each TRD",
         "dro.xml:5: <endpoint>: resolver channel 224.9.10.11:2 on 0.0.0.0 is already used by the endpoint in line 4; "
-        "give each TRD its own resolver_multicast_address or port, or daemons",
+        "give each TRD its own resolver_multicast_address or port, or servers",
     ]
 
 

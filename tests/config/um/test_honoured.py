@@ -97,11 +97,10 @@ def test_options_without_effect_are_named_once_with_their_places() -> None:
     set_ = options(text)
     to_come = (
         "context compression (a.cfg:5: TCP is not compressed), context monitor_interval (a.cfg:2), "
-        "context resolver_disable_udp_topic_resolution (a.cfg:10: topics are resolved by UDP), "
         "source late_join (a.cfg:1)"
     )
     outside = "2 UM options without effect here: context fd_management_type (a.cfg:3), source ume_late_join (a.cfg:4)"
-    assert without_effect(set_, set_) == (f"4 UM options without effect yet: {to_come}", outside)
+    assert without_effect(set_, set_) == (f"3 UM options without effect yet: {to_come}", outside)
     assert without_effect(set_, in_portals=True)[0].endswith(to_come)
     assert "interval" in without_effect(options("source implicit_batching_interval 100"), in_portals=True)[0]
     assert without_effect(options("context resolver_cache 0")) == ("", "")

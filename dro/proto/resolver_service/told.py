@@ -1,0 +1,239 @@
+"""What SRSes have told of other contexts, and its form as packets of those contexts.
+
+State: sources and interest of others with the SRSes that hold each (as bits), what changed since it was handed up,
+domain routes. Owned by the service client. What all SRSes have ended, or do not tell again after a new connection, is
+handed up as ended.
+
+Guess: interest of a DRO in its own domain is that of its proxy receivers, which other DROs must not take for
+receivers; it is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, TypeAlias
+
+from dro.clock import s
+from dro.errors import DecodeError
+from dro.proto.resolver_service.records import advertisement
+from dro.table import Table
+from dro.wire.lbmr import packet as lbmr
+from dro.wire.srs.messages import END_COST, InterestInfo, MessageId, SourceDelete, SourceInfo, SourceLeave, SrsRecord
+
+ROUTE_LIFE_NS: Final = s(30)
+"""A domain route that is not told again for so long is forgotten."""
+ROUTES_MAX: Final = 1024
+_DELETES: Final = (MessageId.RECEIVER_DELETE, MessageId.WILDCARD_DELETE)
+
+SourceKey: TypeAlias = tuple[bytes, bytes]  # OTID, context instance
+InterestKey: TypeAlias = tuple[bool, bytes, int, bytes]  # is pattern, name, domain, context instance
+_Key: TypeAlias = SourceKey | InterestKey
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A record of others. `holders`: bits of the SRSes that have it; `fresh`: of those that told it since they were
+    connected to last."""
+
+    record: SourceInfo | InterestInfo
+    tir: lbmr.Tir | None
+    holders: int = 0
+    fresh: int = 0
+
+
+class ToldRecords:
+    """See the module text."""
+
+    def __init__(self, source_id: bytes, domain_id: int) -> None:
+        self.domain_id = domain_id
+        self._source_id = source_id
+        self._held: Table[_Key, _Held] = Table()
+        self._by_otid: Table[bytes, dict[_Key, None]] = Table()
+        self._by_topic: Table[bytes, dict[_Key, None]] = Table()
+        self._wanting: Counter[tuple[bool, bytes]] = Counter()  # contexts of this TRD that want a name
+        self._changed: dict[_Key, None] = {}
+        self._ended: list[lbmr.Packet] = []
+        self._routes: dict[bytes, tuple[lbmr.Packet, int]] = {}  # by context instance; when they came
+
+    # what SRSes tell
+
+    def on_record(self, srs: int, record: SrsRecord) -> None:
+        """Take a record of the SRS with that bit. Raises: DecodeError for a source whose session cannot be read."""
+        match record:
+            case SourceInfo():
+                if record.is_end:
+                    self._release((record.otid, record.context_instance), srs)
+                else:
+                    self._on_source(srs, record)
+            case SourceDelete(otid=otid):
+                for key in list(self._by_otid.get(otid, ())):
+                    self._release(key, srs)
+            case InterestInfo():
+                about = (record.is_pattern, record.name, record.domain_id, record.context_instance)
+                if record.is_wanted:
+                    self._on_interest(srs, about, record)
+                elif record.kind in _DELETES:
+                    self._release(about, srs)
+            case SourceLeave():
+                pass
+
+    def _on_source(self, srs: int, info: SourceInfo) -> None:
+        if info.context_instance == self._source_id:
+            return
+        key = (info.otid, info.context_instance)
+        held = self._held.get(key)
+        if held is None or held.record != info:
+            tir = advertisement(info)
+            if held is not None and (old := held.tir) is not None and old.transport != tir.transport:
+                self._ended.append(self._final(held))
+            if held is None:
+                held = self._held[key] = _Held(info, tir)
+                self._by_otid.setdefault(info.otid, {})[key] = None
+                self._by_topic.setdefault(info.topic, {})[key] = None
+            held.record, held.tir = info, tir
+            self._changed[key] = None
+        held.holders |= srs
+        held.fresh |= srs
+
+    def _on_interest(self, srs: int, key: InterestKey, record: InterestInfo) -> None:
+        is_dro = record.context_type == lbmr.SenderType.DRO
+        is_local = self._is_local(record.domain_id)
+        if record.context_instance == self._source_id or is_dro == is_local:
+            return
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = _Held(record, None)
+            if is_local:
+                self._wanting[key[:2]] += 1
+            self._changed[key] = None
+        held.holders |= srs
+        held.fresh |= srs
+
+    def _is_local(self, domain_id: int) -> bool:
+        return domain_id in (0, self.domain_id)
+
+    def _release(self, key: _Key, srs: int) -> None:
+        """Let one SRS have it no more; the last one ends it."""
+        held = self._held.get(key)
+        if held is None or not held.holders & srs:
+            return
+        held.holders &= ~srs
+        if held.holders:
+            return
+        del self._held[key]
+        self._changed.pop(key, None)
+        record = held.record
+        if isinstance(record, SourceInfo):
+            for table, name in ((self._by_otid, record.otid), (self._by_topic, record.topic)):
+                del table[name][key]
+                if not table[name]:
+                    del table[name]
+            self._ended.append(self._final(held))
+        elif not self._is_local(record.domain_id):
+            self._ended.append(self._interest_packet(record, lbmr.InterestFlag.CANCEL))
+        else:
+            wanted = (record.is_pattern, record.name)
+            self._wanting[wanted] -= 1
+            if not self._wanting[wanted]:
+                del self._wanting[wanted]
+                flags = lbmr.TmrFlag.PCRE if record.is_pattern else 0
+                leave = lbmr.Tmr(lbmr.TmrType.LEAVE, flags, record.name)
+                self._ended.append(self._packet(record, lbmr.TopicManagement((leave,))))
+
+    # connections
+
+    def on_registered(self, srs: int) -> None:
+        """A connection to that SRS begins: it will tell everything."""
+        for held in self._held.values():
+            held.fresh &= ~srs
+
+    def steps_to_release_stale(self, srs: int) -> Iterator[None]:
+        """Release in steps what that SRS has not told since `on_registered`."""
+        for key in list(self._held):
+            held = self._held.get(key)
+            if held is not None and held.holders & srs and not held.fresh & srs:
+                self._release(key, srs)
+            yield
+
+    # packets
+
+    def ask(self, topic: bytes) -> None:
+        """Hand up again what is known of the sources of a topic."""
+        self._changed.update(self._by_topic.get(topic, {}))
+
+    def refresh(self) -> None:
+        """Hand up again the interest of other domains."""
+        for key, held in self._held.items():
+            if isinstance(held.record, InterestInfo) and not self._is_local(held.record.domain_id):
+                self._changed[key] = None
+
+    def answer(self, tmr: lbmr.Tmr) -> lbmr.Packet | None:
+        """Answer a use query for the contexts that want the name; None when there is none."""
+        if not self._wanting.get((tmr.is_pattern, tmr.name)):
+            return None
+        answer = lbmr.Tmr(lbmr.TmrType.USE, tmr.flags | lbmr.TmrFlag.RESPONSE, tmr.name)
+        options = lbmr.standard_options(bytes(8), lbmr.SenderType.APPLICATION, 0)
+        return lbmr.Packet(lbmr.VERSION, options, lbmr.TopicManagement((answer,)))
+
+    def on_datagram(self, datagram: bytes, now_ns: int) -> lbmr.Packet:
+        """A datagram that another context has sent in an extension. Raises: DecodeError."""
+        packet = lbmr.decode(datagram)
+        if packet.options is None or packet.options.source_id is None:
+            raise DecodeError("packet.options", "a datagram in an extension names no context")
+        if isinstance(packet.body, lbmr.RemoteDomainRoute):
+            self._routes.pop(packet.options.source_id, None)
+            self._routes[packet.options.source_id] = (packet, now_ns)
+            if len(self._routes) > ROUTES_MAX:
+                del self._routes[next(iter(self._routes))]
+        return packet
+
+    def routes(self, now_ns: int) -> list[lbmr.Packet]:
+        """Return the domain routes that hold, to be handed up as if they had just been sent."""
+        for instance, (_, came_ns) in list(self._routes.items()):
+            if now_ns - came_ns >= ROUTE_LIFE_NS:
+                del self._routes[instance]
+        return [packet for packet, _ in self._routes.values()]
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changed or self._ended)
+
+    def take_packets(self, most: int) -> list[lbmr.Packet]:
+        """Return packets with what has ended, and with `most` records at the most that are new."""
+        packets, self._ended = self._ended, []
+        for key in list(islice(self._changed, most)):
+            del self._changed[key]
+            held = self._held[key]
+            record = held.record
+            match record:
+                case SourceInfo():
+                    assert held.tir is not None
+                    packets.append(self._packet(record, lbmr.Queries((), (held.tir,))))
+                case InterestInfo() if not self._is_local(record.domain_id):
+                    packets.append(self._interest_packet(record, 0))
+                case InterestInfo(is_pattern=True):
+                    query = lbmr.WildcardTqr(lbmr.PatternType.PCRE, record.name)
+                    packets.append(self._packet(record, lbmr.WildcardQueries((query,))))
+                case InterestInfo():
+                    packets.append(self._packet(record, lbmr.Queries((record.name,))))
+        return packets
+
+    def _final(self, held: _Held) -> lbmr.Packet:
+        assert isinstance(held.record, SourceInfo)
+        assert held.tir is not None
+        tir, options = held.tir, held.tir.options or lbmr.TirOptions()
+        last = replace(tir, options=options.replacing(lbmr.Cost(0, END_COST)))
+        return self._packet(held.record, lbmr.Queries((), (last,)))
+
+    def _interest_packet(self, record: InterestInfo, flags: int) -> lbmr.Packet:
+        kind = lbmr.PatternType.PCRE if record.is_pattern else 0
+        flags |= lbmr.InterestFlag.PATTERN if record.is_pattern else 0
+        interest = lbmr.InterestRecord(record.domain_id, record.name, flags, kind)
+        return self._packet(record, lbmr.TnwgInterest((interest,)))
+
+    def _packet(self, record: SourceInfo | InterestInfo, body: lbmr.Body) -> lbmr.Packet:
+        options = lbmr.standard_options(record.context_instance, record.context_type, self.domain_id)
+        return lbmr.Packet(lbmr.VERSION, options, body)
