@@ -348,10 +348,10 @@ class LogEvent(StrEnum):
     SEND_FAILED = "send failed", _WARNING, "session error failed"
     NAK_NOT_SENT = "NAK not sent", _WARNING, "to error"
     NAK_SOCKET_FAILED = "NAK socket failed", _WARNING, "error"
-    SOURCE_FILTERS = (
-        "source filters for its receivers, and this release does not ask for topics: nothing of it comes, "
-        "set transport_source_side_filtering_behavior none there", _WARNING, "source",
-    )  # fmt: skip
+    SOURCE_NOT_ASKED = (
+        "source filters and cannot be asked for topics: nothing of them comes, tried again", _WARNING, "source peer"
+    )
+    FILTER_REQUEST_REFUSED = "request to filter refused", _WARNING, "peer reason"
     TCP_STREAM_BROKEN = "TCP session closed: its bytes are no LBMC messages", _WARNING, "source error"
     TCP_ACCEPT_FAILED = "accept failed", _WARNING, "port error"
     TLS_FAILED = "TLS connection refused", _WARNING, "peer reason remedy?"

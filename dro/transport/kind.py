@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import ImmediateOptions
 from dro.loop import Loop
+from dro.proto.tcp.filters import SourceFilters
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.transport import mmsg
 from dro.transport.session import OnClient, OnEnded, ReceiverTransport, SenderTransport, SessionCounts, SessionSink
 from dro.transport.sockets import OS_SOCKETS, Sockets
@@ -26,9 +28,20 @@ A_contra = TypeVar("A_contra", contravariant=True)
 K = TypeVar("K")
 
 
+SendUnicast = Callable[[int, int, bytes, OnOutcome], object]
+
+
+def _refuse_unicast(ip: int, port: int, message: bytes, on_outcome: OnOutcome) -> None:
+    on_outcome(Outcome.FAILED)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionHost:
-    """Lends what sessions of every kind need of their context. `options` are the context's; `sockets` opens theirs."""
+    """Lends what sessions of every kind need of their context. `options` are the context's; `sockets` opens theirs.
+
+    `send_unicast(ip, port, message, on_outcome)`: to the request port of another context. `filters`: see
+    `dro.proto.tcp.filters`.
+    """
 
     loop: Loop
     options: UmOptions
@@ -37,6 +50,8 @@ class SessionHost:
     sockets: Sockets = OS_SOCKETS
     own_address: str = ""
     """The address that sources without an interface of their own are advertised under; empty: found by the route."""
+    send_unicast: SendUnicast = _refuse_unicast
+    filters: SourceFilters = field(default_factory=SourceFilters)
 
     def new_id(self) -> int:
         """A random session or transport id, never 0."""

@@ -117,6 +117,14 @@ class ReceiverTransport(ABC):
         self.lbm_msgs_no_topic_rcved = 0
         self.on_lost: OnLost | None = None
 
+    def add_source(self, source: BoundSource[Any]) -> None:
+        """A source of the session is wanted from now on."""
+        self.sources[source.topic_index] = source
+
+    def remove_source(self, source: BoundSource[Any]) -> None:
+        if self.sources.get(source.topic_index) is source:
+            del self.sources[source.topic_index]
+
     @property
     @abstractmethod
     def active_ns(self) -> int:

@@ -558,7 +558,7 @@ MADE_WITH: Final = {
     "SourceSession": "_cfg",
     "SourceStream": "due otid planes topic",
     "TcpReceiverCore": "_cfg",
-    "TcpSourceCore": "_cfg _rng",
+    "TcpSourceCore": "_cfg _filter _rng",
     "TransmissionWindow": "_limit_bytes _size_bytes",
     "TsniSchedule": "_interval_ns _threshold_ns",
 }

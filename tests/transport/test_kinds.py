@@ -17,6 +17,7 @@ from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.repair.loss import NakDue
+from dro.proto.tcp.filters import INCLUDE
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SenderEvents, SessionHost
 from dro.transport.lbtrm.kind import LbtrmReceivers, LbtrmSenders
@@ -24,6 +25,8 @@ from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.session import SenderTransport, SessionCounts
 from dro.transport.tcp.kind import TRIED_MAX, TcpReceivers, TcpSenders
 from dro.transport.tcp.sender import TcpSender
+from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.data_blocks import SsfCreq, SsfInit
 from dro.wire.source_string import LbtrmAddress, TcpAddress, format_source
 from tests.fakes.clock import SteppedClock
 from tests.fakes.faulty_sockets import FaultySockets
@@ -301,6 +304,40 @@ def test_a_maximum_of_no_ports_is_one(host: Host) -> None:
     sender = senders.acquire(made)
     assert [senders.acquire(made) for _ in range(2)] == [sender] * 2
     close(sender)
+
+
+@pytest.mark.parametrize(("value", "is_filtered"), [("inclusion", True), ("none", False), ("ulb", False)])
+def test_a_session_filters_as_its_first_source_says(host: Host, value: str, is_filtered: bool) -> None:
+    first = options(source__transport_source_side_filtering_behavior=value, context__transport_tcp_maximum_ports=1)
+    lent = host.lent(first)
+    lent.filters.request_address = (IP, 14391)
+    senders = TcpSenders(lent, host.events, False)
+    sender = senders.acquire(first)
+    assert senders.acquire(options(context__transport_tcp_maximum_ports=1)) is sender
+    lent.filters.add_topic(sender.transport_index, 5)
+    assert isinstance(sender, TcpSender)
+    assert sender.core.on_connected(1, BEGAN)
+    assert sender.is_heard(0, BEGAN) is not is_filtered, "it has asked for nothing"
+    (offer,) = sender.core.pending(1) or [memoryview(b"")]
+    found = lbmc.decode(offer.tobytes()).get(SsfInit) if offer else None
+    assert (found is not None) is is_filtered
+    if found is not None:
+        assert (found.transport_index, found.ip, found.port) == (sender.transport_index, IP, 14391)
+        request = SsfCreq(INCLUDE, found.transport_index, 5, found.client_index)
+        assert not lent.filters.on_requests([request])
+        assert sender.is_heard(0, BEGAN)
+        senders.forget(sender)
+        assert lent.filters.on_requests([request]) == "no such session"
+    close(sender)
+
+
+def test_a_session_that_filters_needs_a_request_port(host: Host) -> None:
+    made = options(source__transport_source_side_filtering_behavior="inclusion")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ResourceError, match="inclusion needs a request port") as told:
+        TcpSenders(host.lent(made), host.events, False).acquire(made)
+    assert told.value.remedy == "set request_tcp_bind_request_port to 1"
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ class TcpBench:
         to = (LOOPBACK, address.port)
         receiver = TcpReceiver(
             self.loop, address, core, sink, sink.on_ended, space=self.space, make_stream=self.of_receiver,
+            send_unicast=lambda *_: None,
             connect=partial(self.sockets.connecting, to, LOOPBACK, buffer_bytes=0, keepalive=False),
         )  # fmt: skip
         self.receivers.append(receiver)

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,7 +16,11 @@ from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
+from dro.proto.tcp.filter_requests import EXCLUDE_AFTER_NS, RETRY_NS
+from dro.proto.tcp.filters import EXCLUDE, INCLUDE, requests_in
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore, TcpReceiverStats
+from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.transport import sockets
 from dro.transport.read_space import READ_BYTES, ReadSpace
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run
@@ -23,8 +28,9 @@ from dro.transport.session import ReceiverSessionStatistics, SessionCounts
 from dro.transport.stream import PlainStream
 from dro.transport.tcp.receiver import TcpReceiver
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbmc.data_blocks import SSF_DEFAULT_EXCLUDE, SSF_DEFAULT_INCLUDE, SsfInit
+from dro.wire.lbmc.data_blocks import SSF_DEFAULT_EXCLUDE, SSF_DEFAULT_INCLUDE, SsfCreq, SsfInit
 from dro.wire.lbmc.message import HEADER as LBMC
+from dro.wire.lbmr.packet import Tir
 from dro.wire.source_string import TcpAddress, format_source
 from tests.fakes.clock import SteppedClock
 from tests.fakes.faulty_sockets import FaultySockets
@@ -57,12 +63,25 @@ class Receiver:
         self.sockets = FaultySockets()
         self.session = TcpReceiver(
             self.loop, self.address, self.core, self.sink, self.sink.on_ended, space=ReadSpace(read_bytes),
+            send_unicast=self._send_unicast,
             connect=partial(
                 self.sockets.connecting, (LOOPBACK, self.address.port), interface, buffer_bytes=buffer_bytes,
                 keepalive=keepalive,
             ),
         )  # fmt: skip
         self.source: socket.socket | None = None
+        self.asked: list[tuple[int, int, bytes, OnOutcome]] = []
+
+    def _send_unicast(self, ip: int, port: int, message: bytes, on_outcome: OnOutcome) -> None:
+        self.asked.append((ip, port, message, on_outcome))
+
+    def said(self) -> list[tuple[int, int]]:
+        """Modes and topics of the requests to filter since the last call, all of which have left."""
+        asked, self.asked = self.asked, []
+        requests = [request for *_, message, _ in asked for request in requests_in(message)]
+        for *_, on_outcome in asked:
+            on_outcome(Outcome.SENT)
+        return [(request.mode, request.topic_index) for request in requests]
 
     def close(self) -> None:
         self.session.leave()
@@ -414,14 +433,86 @@ def test_a_name_that_cannot_be_sent_is_left_to_the_reader(receiver: Receiver, mo
     assert receiver.sink.order == ["ended"]
 
 
-@pytest.mark.parametrize(("flags", "is_told"), [(SSF_DEFAULT_EXCLUDE, True), (SSF_DEFAULT_INCLUDE, False)])
-def test_a_source_that_sends_only_what_is_asked_for_is_named(
-    receiver: Receiver, caplog: pytest.LogCaptureFixture, flags: int, is_told: bool
-) -> None:
-    """Nothing came from it, and nothing was said."""
-    offer = lbmc.encode(lbmc.control_message(SsfInit(1, 7, 0x7F000001, 14391, flags=flags)))
-    receiver.joined().sendall(offer + offer)
+# a source that filters
+
+OFFER = SsfInit(77, 9, sockets.ip_number(LOOPBACK), 14391, flags=SSF_DEFAULT_EXCLUDE)
+
+
+def bound(receiver: Receiver, topic_index: int) -> BoundSource[object]:
+    address = receiver.address
+    tir = Tir(b"T", address, 60, topic_index)
+    return BoundSource(b"T", b"", topic_index, receiver.session, tir, is_from_dro=False)
+
+
+def offered(receiver: Receiver, *offers: SsfInit) -> None:
+    receiver.joined()
+    receiver.put(*(lbmc.encode(lbmc.control_message(offer)) for offer in offers))
+
+
+@pytest.mark.parametrize("flags", [SSF_DEFAULT_EXCLUDE, SSF_DEFAULT_INCLUDE])
+def test_a_source_that_filters_is_asked_for_the_topics_as_they_come_and_go(receiver: Receiver, flags: int) -> None:
+    one, two, three = (bound(receiver, index) for index in (1, 2, 3))
+    receiver.session.add_source(one)
+    receiver.session.add_source(two)
+    offered(receiver, replace(OFFER, flags=flags), replace(OFFER, client_index=8))
+    assert [(ip, port) for ip, port, *_ in receiver.asked] == [(OFFER.ip, OFFER.port)] * 2
+    request = lbmc.decode(receiver.asked[0][2]).get(SsfCreq)
+    assert request == SsfCreq(INCLUDE, OFFER.transport_index, 1, OFFER.client_index), "the first offer holds"
+    receiver.session.add_source(three)
+    assert len(receiver.asked) == 2, "the others are on their way"
+    assert receiver.said() == [(INCLUDE, 1), (INCLUDE, 2)]
+    assert receiver.said() == [(INCLUDE, 3)]
+    receiver.session.remove_source(two)
+    receiver.session.remove_source(three)
+    receiver.session.add_source(three)
+    receiver.turn(BEGAN + EXCLUDE_AFTER_NS - 1)
+    assert receiver.said() == [(INCLUDE, 3)]
+    receiver.turn(BEGAN + EXCLUDE_AFTER_NS)
+    assert receiver.said() == [(EXCLUDE, 2)]
+    assert list(receiver.session.sources) == [1, 3]
+    receiver.session.remove_source(bound(receiver, 3))
+    receiver.turn(BEGAN + s(2))
+    assert (list(receiver.session.sources), receiver.said()) == ([1, 3], []), "another one"
+
+
+def test_a_connection_that_is_made_anew_is_asked_anew(receiver: Receiver) -> None:
+    receiver.session.add_source(bound(receiver, 1))
+    offered(receiver, OFFER)
+    outcome = receiver.asked.pop()[3]
+    assert receiver.source is not None
+    receiver.source.close()
     receiver.turn()
-    told = [(r.msg, vars(r)["source"]) for r in caplog.records if r.msg == LogEvent.SOURCE_FILTERS]
-    assert set(told) == ({(LogEvent.SOURCE_FILTERS, format_source(receiver.address))} if is_told else set())
-    assert receiver.session.is_connected
+    outcome(Outcome.FAILED)
+    receiver.turn(BEGAN + s(2))
+    assert receiver.asked == [], "the connection is gone"
+    offered(receiver, OFFER)
+    assert receiver.said() == [(INCLUDE, 1)]
+
+
+def test_a_request_that_has_failed_is_sent_again(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    receiver.session.add_source(bound(receiver, 1))
+    offered(receiver, OFFER)
+    receiver.asked.pop()[3](Outcome.FAILED)
+    receiver.turn(BEGAN + RETRY_NS - 1)
+    assert receiver.asked == []
+    receiver.turn(BEGAN + RETRY_NS)
+    assert receiver.said() == [(INCLUDE, 1)]
+    told = [vars(r) for r in caplog.records if r.msg == LogEvent.SOURCE_NOT_ASKED]
+    assert [(r["source"], r["peer"]) for r in told] == [(format_source(receiver.address), "127.0.0.1:14391")]
+
+
+@pytest.mark.parametrize(("ip", "port"), [(OFFER.ip, 0), (0, OFFER.port), (0xE0000001, OFFER.port)])
+def test_an_offer_without_an_address_is_told(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, ip: int, port: int
+) -> None:
+    receiver.session.add_source(bound(receiver, 1))
+    offered(receiver, replace(OFFER, ip=ip, port=port))
+    assert receiver.asked == []
+    assert [r.msg for r in caplog.records if r.msg == LogEvent.SOURCE_NOT_ASKED] == [LogEvent.SOURCE_NOT_ASKED]
+
+
+def test_a_broken_offer_asks_for_nothing(receiver: Receiver) -> None:
+    receiver.session.add_source(bound(receiver, 1))
+    receiver.joined()
+    receiver.put(bytes.fromhex("0810000cff08400000000000"))
+    assert receiver.asked == []

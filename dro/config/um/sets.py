@@ -355,6 +355,8 @@ class TcpSourceOptions(OptionSet):
     multiple_receiver_behavior: str = option(SRC, "transport_tcp_multiple_receiver_behavior")
     send_order: str = option(SRC, "transport_tcp_multiple_receiver_send_order")  # serial or random
     use_session_id: bool = option(SRC, "transport_tcp_use_session_id")
+    # none, inclusion or ulb
+    source_side_filtering_behavior: str = option(SRC, "transport_source_side_filtering_behavior")
     activity_timeout_ns: int = option(SRC, "transport_tcp_activity_timeout")  # SO_KEEPALIVE; 0: off
     datagram_max_bytes: int = option(CTX, "transport_tcp_datagram_max_size")
 

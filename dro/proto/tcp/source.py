@@ -4,7 +4,8 @@
 not accepted yet. The shell writes `pending` to the non-blocking socket and reports with `on_written`.
 
 Messages are never truncated: only whole messages that have not been started are discarded for a slow receiver; a
-message that was sent in part is always completed.
+message that was sent in part is always completed. With a filter (`dro.proto.tcp.filters`) a client gets the topics that
+it has asked for; what it does not get takes none of its room.
 
 Source: UM Configuration Guide, `transport_tcp_multiple_receiver_behavior`, `transport_session_maximum_buffer`,
 `transport_tcp_multiple_receiver_send_order`, `transport_tcp_use_session_id`; UM Concepts, "LBT-TCP".
@@ -21,6 +22,7 @@ from itertools import islice
 from typing import Final
 
 from dro.errors import LocalProtocolError
+from dro.proto.tcp.filters import Selection, SessionFilter
 from dro.state import Same, StateLayout
 
 Buffer = bytes | bytearray | memoryview
@@ -31,8 +33,8 @@ _BatchState = tuple[Sequence[int], bytes]
 """Where each message ends, the messages; from the oldest that a client has yet to get."""
 _PieceState = tuple[int, int, int, int]
 """The place of its batch, `first`, `last` and `start` there (as in `_Piece`)."""
-_ClientState = tuple[int, int, Buffer | None, list[_PieceState]]
-"""Name, `discarded`, `partial` and `pieces` (as in `_Client`)."""
+_ClientState = tuple[int, int, Buffer | None, list[_PieceState], int, list[int]]
+"""Name, `discarded`, `partial` and `pieces` (as in `_Client`), number and topics in the filter."""
 
 
 class SlowReceiver(Enum):
@@ -139,9 +141,11 @@ class _Piece:
 class _Client:
     """What one receiver's socket has not taken yet: the rest of a message that it has begun, then whole messages."""
 
-    __slots__ = ("discarded", "nbytes", "partial", "pieces")
+    __slots__ = ("discarded", "nbytes", "number", "partial", "pieces", "wanted")
 
     def __init__(self) -> None:
+        self.number = 0  # in the filter
+        self.wanted: set[int] | None = None  # topics of the filter, None without one
         self.partial: memoryview | None = None
         self.pieces: deque[_Piece] = deque()
         self.nbytes = 0
@@ -209,11 +213,12 @@ class TcpSourceCore:
     refused. Guess: a message larger than the whole buffer is accepted when nothing waits, so it can go at all.
     """
 
-    __slots__ = ("_cfg", "_clients", "_events", "_refused", "_rng", "has_events", "stats")
+    __slots__ = ("_cfg", "_clients", "_events", "_filter", "_refused", "_rng", "has_events", "stats")
 
-    def __init__(self, cfg: TcpSourceConfig, rng: Callable[[], float]) -> None:
+    def __init__(self, cfg: TcpSourceConfig, rng: Callable[[], float], filtering: SessionFilter | None = None) -> None:
         self._cfg = cfg
         self._rng = rng
+        self._filter = filtering
         self._clients: dict[int, _Client] = {}
         self._events: list[TcpSourceEvent] = []
         self._refused = 0  # size of the message that was refused last; 0 when none is waited for
@@ -223,14 +228,19 @@ class TcpSourceCore:
     # clients
 
     def on_connected(self, client: int, now_ns: int) -> bool:
-        """A connection was accepted. False: there are too many, close it."""
+        """A connection was accepted; an offer to filter may be pending. False: there are too many, close it."""
         if client in self._clients:
             raise LocalProtocolError(f"TCP source: client {client} is connected already")
         if len(self._clients) >= self._cfg.max_clients:
             self._emit(CloseClient(client, CloseReason.TOO_MANY, now_ns))
             return False
-        self._clients[client] = _Client()
+        made = self._clients[client] = _Client()
         self.stats.num_clients += 1
+        if self._filter is not None:
+            made.number, offer = self._filter.on_connected()
+            made.wanted = self._filter.wanted[made.number]
+            made.append(_Piece(memoryview(offer), (len(offer),), 0, 1, 0))
+            self.stats.bytes_buffered += len(offer)
         self._emit(Connected(client, now_ns))
         return True
 
@@ -241,6 +251,8 @@ class TcpSourceCore:
             return
         self.stats.num_clients -= 1
         self.stats.bytes_buffered -= gone.nbytes
+        if self._filter is not None:
+            self._filter.on_disconnected(gone.number)
         self._emit(Disconnected(client, now_ns))
         self._wake(now_ns)
 
@@ -281,20 +293,26 @@ class TcpSourceCore:
             self._refused = ends[accepted] - (ends[accepted - 1] if accepted else start)
         if not accepted:
             return 0
-        nbytes = ends[accepted - 1] - start
+        taken, nbytes = accepted, ends[accepted - 1] - start
         view = memoryview(buffer)
         most = self._cfg.max_buffer_bytes
         stats = self.stats
+        stats.msgs_sent += accepted
+        stats.bytes_sent += nbytes
+        chosen = None if self._filter is None else Selection(view, start, ends[:accepted])
         for name, client in self._clients.items():
+            if chosen is not None and client.wanted is not None:
+                view, start, ends, accepted = chosen.of(client.wanted)
+                if not accepted:
+                    continue
+                nbytes = ends[-1] - start
             first = 0
             if client.nbytes + nbytes > most:  # in `normal` only one message, behind nothing
                 first = self._make_room(name, client, start, ends[:accepted], now_ns)
             begin = ends[first - 1] if first else start
             client.append(_Piece(view, ends, first, accepted, begin))
             stats.bytes_buffered += ends[accepted - 1] - begin
-        stats.msgs_sent += accepted
-        stats.bytes_sent += nbytes
-        return accepted
+        return taken
 
     def _make_room(self, name: int, client: _Client, start: int, ends: Sequence[int], now_ns: int) -> int:
         """Discard the oldest whole messages of a slow client; returns how many of the new ones go as well.
@@ -324,7 +342,8 @@ class TcpSourceCore:
                 if waiting:
                     return bisect_right(ends, start + (most - self.stats.bytes_buffered) // waiting)
             case SlowReceiver.BOUNDED_LATENCY:
-                least = min(client.nbytes for client in self._clients.values())
+                # who has asked for nothing is no fast receiver
+                least = min((c.nbytes for c in self._clients.values() if c.wanted != set()), default=0)
                 if least:
                     return bisect_right(ends, start + most - least)
             case SlowReceiver.SOURCE_PACED:
@@ -374,6 +393,11 @@ class TcpSourceCore:
         if self._refused:
             self._wake(now_ns)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether there is a receiver that gets anything."""
+        return bool(self._clients) if self._filter is None else self._filter.is_heard
+
     # events
 
     def take_events(self) -> list[TcpSourceEvent]:
@@ -406,9 +430,12 @@ class TcpSourceCore:
                 states[piece] = (len(batches), piece.first - first, piece.last - first, piece.start - start)
             batches.append(([end - start for end in ends], bytes(pieces[0].view[start : ends[-1]])))
         return batches, [
-            (name, client.discarded, client.partial, [states[piece] for piece in client.pieces])
+            (
+                name, client.discarded, client.partial, [states[piece] for piece in client.pieces], client.number,
+                sorted(client.wanted or ()),
+            )
             for name, client in self._clients.items()
-        ]
+        ]  # fmt: skip
 
     @_state.setter
     def _state(self, state: tuple[list[_BatchState], list[_ClientState]]) -> None:
@@ -416,8 +443,10 @@ class TcpSourceCore:
         if any(list(ends) != sorted(ends) or ends[-1] != len(view) for view, ends in batches):
             raise ValueError("messages do not fill their buffer")
         clients = {}
-        for name, discarded, partial, pieces in state[1]:
+        for name, discarded, partial, pieces, number, wanted in state[1]:
             client = clients[name] = _Client()
+            if self._filter is not None:
+                client.number, client.wanted = number, set(wanted)
             client.discarded = discarded
             if partial is not None:
                 client.partial = memoryview(partial)
@@ -428,11 +457,13 @@ class TcpSourceCore:
                     raise ValueError(f"client {name} waits for messages that are not there")
                 client.append(_Piece(view, ends, first, last, start))
         self._clients = clients
+        if self._filter is not None:
+            self._filter.wanted = {c.number: c.wanted for c in clients.values() if c.wanted is not None}
 
 
 StateLayout(
     TcpSourceCore,
-    1,
+    2,
     _state=tuple[list[_BatchState], list[_ClientState]],
     _events=list[TcpSourceEvent],
     _refused=int,

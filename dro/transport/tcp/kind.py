@@ -66,6 +66,7 @@ class TcpReceivers:
                 keepalive=is_keepalive,
             ),
             space=self._space,
+            send_unicast=self._host.send_unicast,
             make_stream=self._make_stream,
         )
         # Not at once: a connection that fails on the spot would end before its sources are bound.
@@ -110,8 +111,25 @@ class TcpSenders(SenderPool[int]):
                     raise
         return self._share(list(self._open.values()))
 
+    def forget(self, sender: SenderTransport) -> None:
+        super().forget(sender)
+        self._host.filters.close(sender.transport_index)
+
+    def _is_filtered(self, o: TcpSourceOptions) -> bool:
+        """Say whether a new session filters. Raises: ResourceError when nobody could ask it for anything."""
+        if o.source_side_filtering_behavior != "inclusion":
+            return False
+        if not self._host.filters.request_address[1]:
+            raise ResourceError(
+                "transport_source_side_filtering_behavior inclusion needs a request port",
+                remedy="set request_tcp_bind_request_port to 1",
+            )
+        return True
+
     def _open_session(self, o: TcpSourceOptions, ports: range | tuple[int, ...], option: str) -> SenderTransport:
+        transport_index = self._host.new_id()
         make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=True)
+        is_filtered = self._is_filtered(o)
         listener = self._host.sockets.bind_in_range(
             socket.SOCK_STREAM, o.interface, ports, option=option, taken=self._open
         )
@@ -126,17 +144,19 @@ class TcpSenders(SenderPool[int]):
             session_id=session_id,
             random_order=o.send_order == "random",
         )
-        session = TcpSenderSetup(
+        setup = TcpSenderSetup(
             TcpAddress(sockets.ip_number(host), port, session_id),
             listener,
             datagram_max_bytes=o.datagram_max_bytes,
-            transport_index=self._host.new_id(),
+            transport_index=transport_index,
             nodelay=o.nodelay,
             send_buffer_bytes=o.send_buffer_bytes,
             keepalive_ns=o.activity_timeout_ns,
             make_stream=make_stream,
         )
-        sender = TcpSender(self._host.loop, session, TcpSourceCore(config, self._host.rng.random), self._events)
+        filtering = self._host.filters.open(transport_index, self._host.new_id) if is_filtered else None
+        core = TcpSourceCore(config, self._host.rng.random, filtering)
+        sender = TcpSender(self._host.loop, setup, core, self._events)
         self._open[port] = sender
         return sender
 

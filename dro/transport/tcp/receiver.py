@@ -1,7 +1,8 @@
 """LBT-TCP, the receiving half: the shell around `dro.proto.tcp.receiver`.
 
 `TcpReceiver` is one joined session: it connects, sends the session id, splits the stream into LBMC messages in place
-(LBMC framing) and delivers them as runs.
+(LBMC framing) and delivers them as runs. Where the source filters for its receivers (SSF_INIT), it asks for the topics
+of its sources (SSF_CREQ), as `dro.proto.tcp.filter_requests` says.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
+from dro.proto.context.sources import BoundSource
 from dro.proto.session_events import Began, Ended
+from dro.proto.tcp.filter_requests import FilterRequests
 from dro.proto.tcp.receiver import CloseSession, ConnectSession, SendSessionId, TcpReceiverCore, TcpState
+from dro.proto.unicast.connections import Outcome
 from dro.timers import Timer
+from dro.transport import sockets
+from dro.transport.kind import SendUnicast
 from dro.transport.read_space import ReadSpace
 from dro.transport.scan import BadStream, scan_stream
 from dro.transport.session import (
@@ -33,7 +40,7 @@ from dro.transport.session import (
 from dro.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType, MessageType
-from dro.wire.lbmc.data_blocks import SSF_DEFAULT_EXCLUDE
+from dro.wire.lbmc.data_blocks import SsfCreq, SsfInit
 from dro.wire.source_string import TcpAddress, format_source
 
 log = logging.getLogger(__name__)
@@ -61,6 +68,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
         *,
         connect: Callable[[], socket.socket],
         space: ReadSpace,
+        send_unicast: SendUnicast,
         make_stream: StreamMaker = PlainStream,
     ) -> None:
         """`connect`: a socket on its way to the source. Raises: OSError."""
@@ -71,8 +79,11 @@ class TcpReceiver(ReceiverTransport, DataReader):
         self._sink = sink
         self._on_ended = on_ended
         self._connecting = connect
+        self._send_unicast = send_unicast
         self._make_stream = make_stream
         self._stream: ByteStream | None = None
+        self._requests: FilterRequests | None = None  # of this connection, whose source has made the offer
+        self._request_timer: Timer | None = None
         self._space = space
         self._timer: Timer | None = None
         self._is_left = False
@@ -141,6 +152,9 @@ class TcpReceiver(ReceiverTransport, DataReader):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
+        self._requests = None
+        if self._request_timer is not None:
+            self._request_timer.cancel()
 
     def _lost(self, now_ns: int) -> None:
         self.core.on_closed(now_ns)
@@ -203,13 +217,65 @@ class TcpReceiver(ReceiverTransport, DataReader):
             return
         self._kept = bytes(view[pos:end])
 
+    # a source that filters
+
     def _look_for_filter(self, messages: memoryview) -> None:
-        """Log it when the source leaves out all that nobody asks for: we do not ask."""
+        """Find the offer of the source to send only what it is asked for."""
         for at, length in lbmc.walk(messages, 0, len(messages)):
             if messages[at] == MessageType.CONTROL:
-                for code, block, _ in lbmc.chain(messages, at, length)[0]:
-                    if code == BlockType.SSF_INIT and messages[block + 2] & SSF_DEFAULT_EXCLUDE:
-                        limited(LogEvent.SOURCE_FILTERS, extra={"source": format_source(self.address)})
+                with contextlib.suppress(DecodeError):
+                    if any(code == BlockType.SSF_INIT for code, _, _ in lbmc.chain(messages, at, length)[0]):
+                        self._on_offer(lbmc.decode(messages[at : at + length].tobytes()).get(SsfInit))
+
+    def _on_offer(self, offer: SsfInit | None) -> None:
+        if offer is None or self._requests is not None:
+            return
+        if not offer.port or not offer.ip or sockets.is_multicast(offer.ip):
+            self._tell_not_asked(offer)
+            return
+        self._requests = FilterRequests(offer, self._loop.now_ns())
+        for topic_index in self.sources:
+            self._requests.want(topic_index)
+        self._ask()
+
+    def add_source(self, source: BoundSource[Any]) -> None:
+        super().add_source(source)
+        if self._requests is not None:
+            self._requests.want(source.topic_index)
+            self._ask()
+
+    def remove_source(self, source: BoundSource[Any]) -> None:
+        is_there = self.sources.get(source.topic_index) is source
+        super().remove_source(source)
+        if is_there and self._requests is not None:
+            self._requests.unwant(source.topic_index, self._loop.now_ns())
+            self._ask()
+
+    def _ask(self) -> None:
+        """Send the requests that are due, and come back for the next."""
+        requests, now_ns = self._requests, self._loop.now_ns()
+        if requests is None:
+            return
+        for request in requests.take(now_ns):
+            message, on_outcome = lbmc.control_message(request), partial(self._on_asked, requests, request)
+            self._send_unicast(requests.offer.ip, requests.offer.port, lbmc.encode(message), on_outcome)
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+        due_ns = requests.next_deadline()
+        self._request_timer = None if due_ns is None else self._loop.call_at(max(due_ns, now_ns), self._ask)
+
+    def _on_asked(self, requests: FilterRequests, request: SsfCreq, outcome: Outcome) -> None:
+        if requests is not self._requests:
+            return  # of a connection that has ended
+        requests.on_outcome(request, self._loop.now_ns(), is_sent=outcome is Outcome.SENT)
+        if outcome is not Outcome.SENT:
+            self._tell_not_asked(requests.offer)
+        if not requests.on_way:
+            self._ask()
+
+    def _tell_not_asked(self, offer: SsfInit) -> None:
+        extra = {"source": format_source(self.address), "peer": f"{sockets.ip_text(offer.ip)}:{offer.port}"}
+        limited(LogEvent.SOURCE_NOT_ASKED, extra=extra)
 
     # events
 

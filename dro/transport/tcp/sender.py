@@ -103,7 +103,7 @@ class TcpSender:
         return self._is_blocked
 
     def is_heard(self, since_ns: int, now_ns: int) -> bool:
-        return bool(self._clients)
+        return self.core.is_heard
 
     @property
     def is_flushing(self) -> bool:
@@ -264,6 +264,7 @@ class TcpSender:
             self._heard[client] = b""
             if self.address.session_id:
                 self._silent.add(client)
+            self._write(client, now_ns)  # an offer to filter
         else:
             stream.close()
         self._perform(now_ns)

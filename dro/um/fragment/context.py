@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from dro.config.um.options import UmOptions
 from dro.errors import ResourceError
+from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.context import effects as do
 from dro.proto.context.bound import BoundKey
@@ -25,6 +26,7 @@ from dro.proto.resolver import events as ev
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.joining import Carries, Judge
 from dro.proto.resolver.source_advertisements import Matcher
+from dro.proto.tcp.filters import requests_in
 from dro.proto.unicast.connections import OnOutcome
 from dro.transport import mmsg
 from dro.transport.kind import SessionHost
@@ -39,7 +41,7 @@ from dro.um.fragment.options import (
     with_interface,
 )
 from dro.um.fragment.own_source import ContextSources, FragmentSource
-from dro.um.fragment.request_port import OnUnicast
+from dro.um.fragment.request_port import OnUnicast, Sender
 from dro.um.fragment.resolution import USUAL, ContextSettings, TopicResolution, open_resolution
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.um.fragment.unicast_ports import UnicastPorts
@@ -96,7 +98,8 @@ class FragmentContext:
         self.stats = self.engine.stats
         channel = self.resolution.channel
         own_address = ip_text(channel.local_address) if channel.is_relayed else ""
-        host = SessionHost(loop, options, batch, rng, sockets, own_address)
+        host = SessionHost(loop, options, batch, rng, sockets, own_address, self.send_unicast)
+        self._filters = host.filters
         try:
             self._sources = JoinedSources(host, self.resolution, sink, self._objects.by_topic.get)
             self.joined = self._sources.sessions
@@ -105,7 +108,8 @@ class FragmentContext:
             )
             self.immediate = ImmediateMessages(host, self.pools)
             """Multicast immediate messages."""
-            self.unicast = UnicastPorts(loop, options, channel.local_address, lambda *of: self.on_unicast(*of), sockets)
+            self.unicast = UnicastPorts(loop, options, channel.local_address, self._on_unicast, sockets)
+            self._filters.request_address = self.request_address
         except ResourceError:
             self._close_resolution()
             raise
@@ -264,6 +268,16 @@ class FragmentContext:
     def send_unicast(self, ip: int, port: int, message: bytes, on_outcome: OnOutcome = ignore_outcome) -> None:
         """Send an LBMC message to a request port; `on_outcome` is called once with what has become of it."""
         self.unicast.send(ip, port, message, on_outcome)
+
+    def _on_unicast(self, message: bytes, sender: Sender) -> None:
+        """Take requests to filter, and hand on all others."""
+        if requests := requests_in(message):
+            refused = self._filters.on_requests(requests)
+            if not refused:
+                return
+            peer = f"{ip_text(sender[0])}:{sender[1]}"
+            self.resolution.faults.event(LogEvent.FILTER_REQUEST_REFUSED, extra={"peer": peer, "reason": refused})
+        self.on_unicast(message, sender)
 
     # the TR channel
 

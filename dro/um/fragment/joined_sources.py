@@ -41,12 +41,10 @@ class JoinedSources:
             case do.LeaveSession(session=session):
                 self.sessions.leave(_transport(session))
             case do.Bound(source=bound):
-                _transport(bound.transport).sources[bound.topic_index] = bound
+                _transport(bound.transport).add_source(bound)
                 self._sink.on_bound(bound, self._loop.now_ns())
             case do.Unbound(source=bound, ended=ended):
-                sources = _transport(bound.transport).sources
-                if sources.get(bound.topic_index) is bound:
-                    del sources[bound.topic_index]
+                _transport(bound.transport).remove_source(bound)
                 self._sink.on_unbound(bound, ended=ended, now_ns=self._loop.now_ns())
 
     def _join(self, source: FoundSource) -> None:

@@ -97,6 +97,7 @@ class ContextSources:
         except DecodeError:
             self._pools.release(transport, 0)
             raise
+        self._pools.filters.add_topic(transport.transport_index, own.topic_index)
         self._resolution.pump()
         return FragmentSource(self, own, transport)
 
@@ -124,6 +125,7 @@ class ContextSources:
     def leave(self, source: OwnSource, transport: SenderTransport, *, final: bool, linger_ns: int) -> None:
         """Do what `FragmentSource.close` says."""
         self._own.close(source, self._loop.now_ns(), final=final)
+        self._pools.filters.remove_topic(transport.transport_index, source.topic_index)
         self._pools.release(transport, linger_ns)
         self._resolution.pump()
 

@@ -20,6 +20,7 @@ class SourceSessions:
 
     def __init__(self, host: SessionHost, *, on_client: OnClient, sm_before_data: bool) -> None:
         events = SenderEvents(on_client, self._on_closed)
+        self.filters = host.filters
         self._loop = host.loop
         self._pools = {name: kind.senders(host, events, sm_before_data) for name, kind in KINDS.items()}
         self._users: dict[SenderTransport, tuple[SenderPool[Any], int]] = {}

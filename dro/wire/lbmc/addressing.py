@@ -38,9 +38,10 @@ OF_DROS: Final = frozenset(
         BlockType.TOPIC_SOURCE,
         BlockType.ADVERTISEMENT,
         BlockType.DOMAIN,
+        BlockType.SSF_CREQ,
     }
 )
-"""Blocks of control messages between DROs."""
+"""Blocks of control messages between DROs, and of others that are for this hop alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,3 +388,17 @@ def test_help(name: str) -> None:
         assert tool.wait() == 0
     assert tool.out.startswith(f"usage: {name} ")
     assert "not supported yet" in tool.out
+
+
+def test_a_source_that_filters_is_heard_by_who_asks_for_its_topic(net: ToolNet) -> None:
+    """From the first message that comes on, none is missing."""
+    config = net.config("tcp", "source transport_source_side_filtering_behavior inclusion")
+    with (
+        Tool("lbmrcv", "-c", config, "-V", "-r", "100", TOPIC) as receiver,
+        Tool("lbmsrc", "-c", config, "-V", "-M", "400", "-P", "5", TOPIC) as source,
+    ):
+        assert receiver.wait() == 0
+        source.signal(signal.SIGTERM)
+        source.wait()
+    assert receiver.received[2:] == (0, 0, 0)
+    assert "without effect" not in source.err

@@ -11,6 +11,7 @@ from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.proto.context.own import OwnSources
 from dro.proto.resolver.core import Resolver, ResolverConfig
+from dro.proto.tcp.filters import SourceFilters
 from dro.transport.session import SenderTransport
 from dro.um.fragment.own_source import ContextSources
 from dro.um.fragment.resolution import TopicResolution
@@ -46,6 +47,7 @@ class Scene:
         self.released: list[int] = []
         self.session = Session()
         self.transport = cast(SenderTransport, self.session)
+        self.filters = SourceFilters()
         self.resolver = Resolver(ResolverConfig(b"instance"))
         self.own = OwnSources(self.resolver, context_id=1, first_index=0xFFFFFFFE)
         self.sources = ContextSources(stepper.loop, cast(TopicResolution, self), cast(SourceSessions, self), self.own)
