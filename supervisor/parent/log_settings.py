@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from dro.config.dro_xml.model import DroConfig
+from dro.config.dro_xml.model import DroConfig, LogConfig
 from dro.errors import ConfigError, ResourceError
 from dro.log.handler import Settings
 from dro.log.setup import check_settings, set_up
@@ -15,9 +15,8 @@ from dro.start_folder import absolute
 _BYTES_PER_SIZE: Final = 1_000_000  # Source: element table, `size` counts millions of bytes
 
 
-def log_settings(config: DroConfig, base: Settings) -> Settings:
+def log_settings(log: LogConfig, base: Settings) -> Settings:
     """`base` holds what the command line says; a relative file name counts from the working directory of the start."""
-    log = config.daemon.log
     return replace(
         base,
         kind=log.type,
@@ -32,7 +31,7 @@ def open_log(process: str, config: DroConfig, base: Settings) -> logging.Logger:
     written = config.tree.find("daemon", "log") if config.tree is not None else []
     has_type = any(name == "type" and value.line for node in written for name, value in node.attributes)
     try:
-        return set_up(process, log_settings(config, base), greets=not has_type)
+        return set_up(process, log_settings(config.daemon.log, base), greets=not has_type)
     except ResourceError as e:
         raise at_element(config, "log", e) from e
 
@@ -40,7 +39,7 @@ def open_log(process: str, config: DroConfig, base: Settings) -> logging.Logger:
 def check_log(config: DroConfig, base: Settings) -> None:
     """Check that the log can be had that the configuration asks for. Raises: ConfigError with the element's place."""
     try:
-        check_settings(log_settings(config, base))
+        check_settings(log_settings(config.daemon.log, base))
     except ResourceError as e:
         raise at_element(config, "log", e) from e
 

@@ -79,7 +79,7 @@ def compare(situation: Situation, path: str) -> Trial:
     """Read and plan only, for `diff`. Raises: ConfigError."""
     new, warnings = read_new(path)
     plan = plan_reload(situation.running, new)
-    settings = log_settings(new, situation.log)
+    settings = log_settings(new.daemon.log, situation.log)
     return Trial(plan, after_reload(situation.running, new, plan), settings, warnings)
 
 

@@ -36,13 +36,18 @@ def read_daemon(el: ElementReader, reading: Reading) -> DaemonConfig:
         el,
         DaemonConfig,
         name=reading.daemon_name,
-        log=read_record(el.child("log"), LogConfig, file=el.child("log").text()),
+        log=read_log(el.child("log")),
         monitor=read_monitor(el.child("monitor")),
         web_monitor=read_web_monitor(el.child("web-monitor")),
         daemon_monitor=read_daemon_monitor(el, reading),
         xml_config=read_xml_config(el.child("xml-config"), reading),
         route_authentication=read_route_authentication(el.child("extensions").child("route-authentication")),
     )
+
+
+def read_log(el: ElementReader) -> LogConfig:
+    """`<log>`, of any daemon."""
+    return read_record(el, LogConfig, file=el.text())
 
 
 def read_xml_config(el: ElementReader, reading: Reading) -> str:

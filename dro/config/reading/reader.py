@@ -15,7 +15,7 @@ from typing import Final
 from lxml import etree
 
 from dro.config.reading.problems import DeprecatedElement, Problems
-from dro.config.reading.schema import XML_SPACE, ElementSpec, Field, elements
+from dro.config.reading.schema import DRO, XML_SPACE, ElementSpec, Field, elements
 from dro.config.reading.xml_file import FILE_ATTRIBUTE, line_of
 from dro.errors import ConfigError, LocalProtocolError
 
@@ -74,6 +74,7 @@ class ElementReader:
         problems: Problems,
         line: int = 0,
         parent: str = "",
+        table: str = DRO,
     ) -> None:
         self._element = element
         self._parent = parent
@@ -85,7 +86,7 @@ class ElementReader:
         self._single: dict[str, ElementReader] = {}
         self.name = name
         self.line = line if element is None else line_of(element, line)
-        self.spec: ElementSpec = elements()[name]
+        self.spec: ElementSpec = elements(table)[name]
         self._children = self._sort_children()
 
     # --- structure ---------------------------------------------------------------------------------------------
@@ -219,7 +220,7 @@ class ElementReader:
     # --- inner workings ----------------------------------------------------------------------------------------
 
     def _reader(self, element: etree._Element | None, name: str) -> ElementReader:
-        reader = ElementReader(element, name, self._file, self._problems, self.line, self.name)
+        reader = ElementReader(element, name, self._file, self._problems, self.line, self.name, self.spec.table)
         self._readers.append(reader)
         return reader
 
@@ -260,7 +261,7 @@ class ElementReader:
             shown = f"<{re.sub('{.*}', '', name)[:60]}>"
             self._problems.error(ConfigError(what, file=self._file, line=line, element=shown, remedy=remedy))
             return
-        if len(found) > 1 and not elements()[name].is_repeatable:
+        if len(found) > 1 and not elements(self.spec.table)[name].is_repeatable:
             line = line_of(found[1], line)
             what = f"given {len(found)} times in <{self.name}>, first in line {line_of(found[0])}"
             error = ConfigError(what, file=self._file, line=line, element=f"<{name}>", remedy="keep one")

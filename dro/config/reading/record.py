@@ -41,9 +41,9 @@ def _collect(el: ElementReader, hints: Mapping[str, Any], values: dict[str, obje
         if field.field and field.field not in values:
             values[field.field] = el.value(field, hints[field.field])
     for name in el.spec.children:
-        if all(field in values for field in fields_of(name)):
+        if all(field in values for field in fields_of(name, el.spec.table)):
             continue
-        own = elements()[name].row.field
+        own = elements(el.spec.table)[name].row.field
         if own:
             values[own] = _read_child(el, name, hints[own])
         else:
@@ -53,7 +53,7 @@ def _collect(el: ElementReader, hints: Mapping[str, Any], values: dict[str, obje
 
 
 def _read_child(el: ElementReader, name: str, hint: Any) -> object:  # noqa: ANN401  # an annotation
-    content = elements()[name].content
+    content = elements(el.spec.table)[name].content
     child = el.required_child(name) if el.is_present and content and content.is_required else el.child(name)
     record = next((kind for kind in get_args(hint) or (hint,) if isinstance(kind, type) and is_dataclass(kind)), None)
     if record is None:

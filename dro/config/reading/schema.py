@@ -1,4 +1,4 @@
-"""The elements and attributes of the DRO XML file: each is one row of `data/dro-xml.csv`.
+"""The elements and attributes of the XML files of daemons: each is one row of a table, `data/dro-xml.csv` of the DRO.
 
     parent(s), cardinality         where an element stands; its place among its siblings is that of its row
     type, unit, default,           what a value may be; a default may depend on the parent: `0 in a b; 7 in c`
@@ -11,7 +11,8 @@
     sample                         a value for examples, or the children that an example shows
     used_by                        which part of the program takes the value; empty: none does
 
-Reading, comparing, live changes, the reference and the examples in it come from here.
+Reading, comparing, live changes, the reference and the examples in it come from here. Other daemons have tables of
+their own (`data/lbmrd-xml.csv`), for reading and for the DTD.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import Final
 
 from dro.errors import ConfigError
 
+DRO: Final = "dro"
+"""The table that is meant where none is named."""
 XML_SPACE: Final = "xml:space"
 UINT32_MAX: Final = 2**32 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -128,10 +131,12 @@ class Field:
 class ElementSpec:
     """One element; `status` is the column `deprecated`."""
 
+    table: str
     name: str
     row: Field
     parents: tuple[str, ...]
     children: tuple[str, ...]
+    cardinality: str
     is_ordered: bool
     is_repeatable: bool
     content: Field | None
@@ -141,9 +146,9 @@ class ElementSpec:
 
 
 @cache
-def elements() -> Mapping[str, ElementSpec]:
-    """All elements by name; read once from the CSV."""
-    with files("dro.config.data").joinpath("dro-xml.csv").open(encoding="utf-8") as f:
+def elements(table: str = DRO) -> Mapping[str, ElementSpec]:
+    """All elements of a daemon's file by name; read once from the CSV."""
+    with files("dro.config.data").joinpath(f"{table}-xml.csv").open(encoding="utf-8") as f:
         rows = list(csv.DictReader(f))
     attributes: dict[str, dict[str, Field]] = {}
     children: dict[str, list[str]] = {}
@@ -154,10 +159,12 @@ def elements() -> Mapping[str, ElementSpec]:
             children.setdefault(parent, []).append(row["element"])
     return {
         row["element"]: ElementSpec(
+            table=table,
             name=row["element"],
             row=_field(row),
             parents=tuple(row["parent(s)"].split()),
             children=tuple(children.get(row["element"], ())),
+            cardinality=row["cardinality"],
             is_ordered="in this order" in row["valid_values"],
             is_repeatable="..n" in row["cardinality"],
             content=None if row["type"] in ("container", "empty", "flag") else _field(row),
@@ -171,13 +178,13 @@ def elements() -> Mapping[str, ElementSpec]:
 
 
 @cache
-def fields_of(element: str) -> tuple[str, ...]:
+def fields_of(element: str, table: str = DRO) -> tuple[str, ...]:
     """The fields of the record around it that an element fills: its own, or those of what it holds."""
-    spec = elements()[element]
+    spec = elements(table)[element]
     if spec.row.field or spec.status == "eliminated":
         return (spec.row.field,) if spec.row.field else ()
     own = (field.field for field in spec.attributes.values() if field.field)
-    return (*own, *(name for child in spec.children for name in fields_of(child)))
+    return (*own, *(name for child in spec.children for name in fields_of(child, table)))
 
 
 @cache

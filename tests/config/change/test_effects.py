@@ -93,7 +93,7 @@ def run_directory(text: str, _folder: Path) -> object:
 
 
 def log(text: str, _folder: Path) -> object:
-    return log_settings(load(text), Settings())
+    return log_settings(load(text).daemon.log, Settings())
 
 
 DOCUMENT = """<tnw-gateway version="{version}">
