@@ -40,6 +40,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.context": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
+    "dro.proto.lbmrd": ("dro", "dro.wire.*"),
     "dro.proto.stream": ("dro", "dro.wire.*", "dro.proto", "dro.proto.delivery", "dro.proto.context"),
     **{  # of a kind of transport
         f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto", "dro.proto.repair")
@@ -51,6 +52,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.config.reading": ("dro",),
     "dro.config.um": ("dro", "dro.config.reading"),
     "dro.config.dro_xml": ("dro", "dro.config.reading", "dro.config.um"),
+    "dro.config.resolvers": ("dro", "dro.config.reading", "dro.config.dro_xml", "dro.proto.lbmrd"),
     "dro.config.change": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.lint": ("dro", "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.report": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change"),
@@ -135,6 +137,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",
         "dro.config.report", "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin",
         "supervisor.samples", "supervisor.parent", "supervisor.reload",
+    ),
+    "supervisor.resolvers": (
+        *FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.resolvers", "dro.proto.lbmrd",
+        "dro.transport", "supervisor.host", "supervisor.parent",
     ),
     "supervisor.tools": (),
     "supervisor.tools.doctor": (
