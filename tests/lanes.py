@@ -54,7 +54,7 @@ _LISTED: Final = {
         um/message/test_context_sockets.py um/message/test_messages_sockets.py um/test_refused_sends.py
         um/test_user_guide.py transport/test_kinds.py transport/test_lbtrm.py transport/test_lbtrm_edges.py
         transport/test_lbtrm_receiver.py transport/test_lbtrm_sender.py transport/test_mmsg.py
-        portals/peer/test_peer_tls.py transport/test_plugged_kind.py transport/test_sockets.py
+        portals/peer/test_peer_tls.py transport/test_plugged_kind.py transport/test_fan_out.py transport/test_sockets.py
         transport/test_tcp.py transport/test_tcp_receiver.py transport/test_tcp_sender.py
     """,
     Lane.PROCESSES: """
@@ -67,7 +67,7 @@ _LISTED: Final = {
         supervisor/host/test_privileges.py supervisor/host/test_run_dirs.py
         supervisor/host/test_single_instance.py supervisor/monitor/test_charts.py
         supervisor/monitor/test_exposition.py supervisor/parent/test_forked_task.py
-        supervisor/parent/test_parent.py supervisor/start supervisor/tools/ctl/test_completion.py
+        supervisor/parent/test_parent.py supervisor/resolvers supervisor/start supervisor/tools/ctl/test_completion.py
         supervisor/tools/ctl/test_main.py supervisor/tools/demo supervisor/tools/doctor supervisor/tools/init
         supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py
         test_flaky.py test_mutation.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py

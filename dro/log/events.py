@@ -361,6 +361,17 @@ class LogEvent(StrEnum):
     TCP_DISCARDED = "messages discarded for a slow receiver", _WARNING, "client messages"
     TCP_RECEIVER_CLOSED = "receiver connection closed", _INFO, "client reason *"
 
+    # daemons of topic resolution
+    SERVICE_STARTS = "daemon starts", _INFO, "daemon version config"
+    SERVICE_RUNS = "daemon runs", _INFO, "daemon address"
+    SERVICE_STOPS = "daemon stops", _INFO, "daemon signal"
+    SERVICE_CANNOT_START = "daemon cannot start", _CRITICAL, "daemon reason"
+    METRICS_LISTEN = "metrics are served", _INFO, "address"
+    CLIENT_REGISTERED = "client registered", _INFO, "client domain?"
+    CLIENT_EXPIRED = "client was silent, removed", _INFO, "client"
+    CLIENT_REFUSED = "client refused: there are as many as may be", _WARNING, "from clients remedy"
+    TR_UNTRANSLATED = "TR datagram not sent to another network domain: not translated", _WARNING, "from error"
+
     # callbacks of an application
     RECEIVER_EVENT_CALLBACK = "event callback of a receiver failed", _ERROR, "topic"
     MESSAGE_CALLBACK = "message callback of a receiver failed", _ERROR, "topic"

@@ -1,0 +1,1 @@
+"""The processes of the topic resolution daemons."""
