@@ -19,6 +19,8 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 from dro.bus.codec import Codec
 from dro.bus.messages import PARENT_MESSAGES, ROUTE_MESSAGES, WORKER_REPORTS
 from dro.config.reading.problems import Problems
+from dro.config.reading.xml_file import parse_xml
+from dro.config.resolvers.lbmrd import read_lbmrd
 from dro.config.um.text_file import parse_um_text
 from dro.config.um.xml_document import parse_um_xml
 from dro.dissect import packet as dissect
@@ -35,6 +37,7 @@ from router.topology import DroRecord, Hotlink, Neighbour
 from supervisor.admin.server import AdminServer, Arguments, Reply
 from tests.builders.dro_file import HOST, parse_dro
 from tests.builders.udp_capture import Datagram, read_udp, write_udp
+from tests.config.resolvers.test_lbmrd_file import NAT
 from tests.fuzz.seeds import CAPTURE, examples, published, vectors
 from tests.fuzz.target import Target
 
@@ -299,6 +302,11 @@ _CODECS: Final[dict[str, Codec[Any]]] = {
 _CONFIG: Final = (ConfigError,)
 
 
+def _lbmrd_xml(data: bytes) -> Hashable:
+    config = read_lbmrd(parse_xml(data, "lbmrd.xml"), "lbmrd.xml", lambda _: None)
+    return len(config.translation.networks), len(config.translation.rules)
+
+
 def _targets() -> Iterator[Target]:
     yield Target("route-info", route_seeds, _route, form="lbmc")
     for name, codec in _CODECS.items():
@@ -308,6 +316,7 @@ def _targets() -> Iterator[Target]:
     yield Target("um-text", _um_text_seeds, _um_text, _CONFIG, "text")
     yield Target("um-xml", lambda: [_UM_XML], _um_xml, _CONFIG, "xml")
     yield Target("dro-xml", _dro_seeds, _dro_xml, _CONFIG, "xml", short=100)
+    yield Target("lbmrd-xml", lambda: [NAT.encode()], _lbmrd_xml, _CONFIG, "xml")
     for proto in ("lbmr", "lbmc"):
         yield Target(f"dissect-{proto}", published(proto), _dissect(proto), short=200)
     for proto in ("lbtrm", "lbtru", "lbttcp"):

@@ -7,6 +7,7 @@ reaches, and with time they forget.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from ipaddress import IPv4Network
 from typing import Final
 
 from dro.clock import s
@@ -16,6 +17,8 @@ from dro.patterns import Pattern, PatternError
 from dro.proto.interest.announced import DomainRouteTable
 from dro.proto.interest.remote_domains import RemoteInterest
 from dro.proto.interest.tqr_use_query import LocalInterest
+from dro.proto.lbmrd.daemon import LbmrdCore
+from dro.proto.lbmrd.nat import Rule, Translation
 from dro.proto.resolver.core import DATAGRAM_MAX_BYTES, Resolver, ResolverConfig, SourceAd
 from dro.proto.unicast.contexts import KnownContexts
 from dro.proto.unicast.neighbour_dros import NeighbourDro, NeighbourDros
@@ -24,6 +27,7 @@ from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.dro_blocks import CTXINFO_QUERY, CtxInfo
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.extended import ContextFlag, RemoteContextRecord, RemoteName
+from dro.wire.lbmr.packet import HEADER_SIZE
 from dro.wire.lbmr.records import write_tmr
 from portals.decisions.immediate.contexts import BEHIND, ContextQuestions, Tell
 from portals.endpoint.context_packets import info_of, infos_of_remote, question_packet, remote_packet
@@ -220,7 +224,35 @@ def context_packets() -> list[bytes]:
     ]  # fmt: skip
 
 
+def _lbmrd(data: bytes) -> Hashable:
+    """The daemon with translation between two networks, one client of each packet's last byte."""
+    rules = (Rule(0x0A1D034C, None, 1, None), Rule(None, 12090, None, 2))
+    networks = ((IPv4Network("0.0.0.0/1"), "low"), (IPv4Network("128.0.0.0/1"), "high"))
+    core = LbmrdCore(Translation(networks, {("low", "high"): rules}), own=0, ttl_ns=s(20), activity_ns=s(5),
+                     clients_max=SMALL, now_ns=0)  # fmt: skip
+
+    def drain(now_ns: int) -> None:
+        core.take_notes()
+        assert core.client_count == sum(len(group.clients) for group in core.groups.values()) <= SMALL
+        for group in core.groups.values():
+            assert group.addresses[1::2].count(0) == len(group.addresses) // 2 == len(group.clients)
+            assert [client.place for client in group.clients] == list(range(len(group.clients)))
+
+    def hear(packet: bytes, now_ns: int) -> Hashable:
+        sender = ((packet or b"\0")[-1] & 15) * 0x1100_0000_0000 + (now_ns & 1) + 1
+        sends = core.on_datagram(packet, sender, now_ns)
+        for send in sends:
+            assert 0 <= send.start < send.stop <= len(send.group.clients)
+            assert len(send.data) in (len(packet), HEADER_SIZE)
+        return (packet or b"\0")[0] & 7, len(sends), *(send.data is packet for send in sends)
+
+    signs = Player(core, drain).play(data, hear, s(60))
+    assert core.client_count == 0
+    return tuple(sorted(map(str, signs)))
+
+
 TARGETS: Final = (
+    core_target("core-lbmrd", scripts(_lbmr_packets), _lbmrd),
     core_target("core-resolver", scripts(_lbmr_packets, alone=0), _resolver(lbmr.SenderType.APPLICATION), 30),
     core_target("core-resolver-dro", scripts(_lbmr_packets, alone=0), _resolver(lbmr.SenderType.DRO), 30),
     core_target("core-interest", scripts(_lbmr_packets), _interest),

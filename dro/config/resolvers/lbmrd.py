@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from typing import Final
 
+from lxml import etree
+
 from dro.config.dro_xml.elements_daemon import read_log
 from dro.config.dro_xml.model import LogConfig
 from dro.config.reading.problems import Problems, Warn
@@ -50,7 +52,11 @@ class LbmrdConfig:
 
 def load_lbmrd(path: str, warn: Warn) -> LbmrdConfig:
     """Read a file; without a path, the defaults. Raises: ConfigError with everything that is wrong."""
-    root = read_xml_file(path) if path else None
+    return read_lbmrd(read_xml_file(path) if path else None, path, warn)
+
+
+def read_lbmrd(root: etree._Element | None, path: str, warn: Warn) -> LbmrdConfig:
+    """`load_lbmrd` for a document in hand, or for none."""
     if root is not None and root.tag != TABLE:
         what = f"the root element is <{str(root.tag)[:60]}>, not <{TABLE}>"
         raise ConfigError(what, file=path, line=line_of(root, 1), remedy=f"is this a file of {TABLE}?")
