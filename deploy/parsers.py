@@ -10,6 +10,7 @@ import analytics.aggregate
 import analytics.generate
 import analytics.report
 import supervisor.history.main
+import supervisor.resolvers.lbmrd
 import supervisor.start.command_line
 import supervisor.tools.ctl.main
 import supervisor.tools.top.main
@@ -27,6 +28,7 @@ def parsers() -> Mapping[str, argparse.ArgumentParser]:
     ]
     made += [
         supervisor.history.main.arguments(),
+        supervisor.resolvers.lbmrd.arguments(),
         analytics.aggregate.arguments(),
         analytics.report.arguments(),
         analytics.generate.arguments(),

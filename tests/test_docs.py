@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import supervisor.resolvers.lbmrd
 import supervisor.start.command_line
 import supervisor.tools.ctl.main
 import supervisor.tools.init.main
@@ -34,6 +35,7 @@ COMMANDS = {
         tnwgdctl portal add, tnwgdctl portal remove""",
     "watch.md": """tnwgd-top, tnwgdctl status, tnwgdctl portals, tnwgdctl topics, tnwgdctl sources, tnwgdctl interest,
         tnwgdctl proxies, tnwgdctl blocked, tnwgdctl losses, tnwgdctl routes, tnwgdctl explain""",
+    "lbmrd.md": "lbmrd",
     "peer-links.md": "tnwgdctl peers, tnwgdctl topology, tnwgdctl path, tnwgdctl recalculate",
 }
 """The guide that explains each command."""
@@ -82,6 +84,7 @@ DAEMON = [
     *commands(supervisor.tools.init.main.arguments(), "tnwgd init"),
     *commands(supervisor.tools.top.main.arguments(), "tnwgd-top"),
     ("tnwgd", supervisor.start.command_line.arguments()),
+    ("lbmrd", supervisor.resolvers.lbmrd.arguments()),
 ]
 
 

@@ -53,7 +53,7 @@ class Service(Protocol):
     """Where clients reach it."""
 
     def metrics(self) -> Iterable[Metric]:
-        """Its figures; called by the thread of the metrics server."""
+        """Return its figures; called by the thread of the metrics server."""
         ...
 
     def close(self) -> None: ...

@@ -22,6 +22,7 @@ from dro.config.lint.rules import lint
 from dro.config.lint.together import lint_together
 from dro.config.reading.problems import Warn
 from dro.config.um.interfaces import Interface
+from supervisor.resolvers.lbmrd import arguments
 from tests.fakes.lookup import FakeLookup
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.judged import judged
@@ -121,6 +122,13 @@ def test_addresses_are_those_of_their_networks() -> None:
     ] == []
     automatic = ip_network(COMPOSE["networks"]["watch"]["ipam"]["config"][0]["ip_range"])
     assert not [address for network, address in given if ip_address(address) in automatic]
+
+
+def test_lbmrd_is_told_the_network_that_it_is_in() -> None:
+    service = SERVICES["lbmrd"]
+    args = arguments().parse_args(service["command"])
+    assert args.interface == subnet("unicast")
+    assert ip_address(addresses("lbmrd")["unicast"]) in ip_network(subnet("unicast"))
 
 
 def test_no_trd_is_internal() -> None:

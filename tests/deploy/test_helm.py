@@ -17,6 +17,7 @@ import yaml
 
 from dro.bus.ring_size import ring_bytes
 from dro.config.dro_xml.load import load_dro
+from dro.config.resolvers.lbmrd import load_lbmrd
 from dro.config.um.interfaces import Interface
 from supervisor.start.tls_findings import tls_findings
 from tests.builders.dro_file import ROUTE_KEYS
@@ -202,6 +203,24 @@ def test_a_companion_can_come_before_the_dro_is_ready() -> None:
 
 def test_a_service_to_the_outside_has_links_alone() -> None:
     assert [port["port"] for port in find("Service", **values("tls"))["spec"]["ports"]] == [26123]
+
+
+def test_lbmrd_is_beside_the_dro_and_has_its_own_pods(tmp_path: Path) -> None:
+    (deployment,) = (one for one in objects(values("lbmrd")) if one["kind"] == "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    services = {one["metadata"]["name"]: one["spec"] for one in objects(values("lbmrd")) if one["kind"] == "Service"}
+    assert services["west-open-dro-lbmrd"]["selector"] == labels
+    assert services["west-open-dro-lbmrd"]["ports"] == [
+        {"name": "tr", "port": 15380, "targetPort": "tr", "protocol": "UDP"}
+    ]
+    assert not services["west-open-dro"]["selector"].items() <= labels.items()
+    (one,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert one["args"] == ["--port=15380", "--metrics=0.0.0.0:15381", "/etc/lbmrd/lbmrd.xml"]
+    assert one["securityContext"]["readOnlyRootFilesystem"] is True
+    (text,) = (one["data"]["lbmrd.xml"] for one in objects(values("lbmrd")) if "lbmrd.xml" in one.get("data", {}))
+    (tmp_path / "lbmrd.xml").write_text(text)
+    assert len(load_lbmrd(str(tmp_path / "lbmrd.xml"), pytest.fail).translation.rules) == 1
+    assert find("Deployment") == {}
 
 
 def test_tokens_are_copied_to_a_file_that_nobody_else_reads() -> None:

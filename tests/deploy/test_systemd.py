@@ -19,7 +19,7 @@ pytestmark = pytest.mark.systemd
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for path in UNITS:
-        (tmp_path / path.name).write_text(re.sub(r"=/usr/bin/tnwgd\S*", "=/bin/true", path.read_text()))
+        (tmp_path / path.name).write_text(re.sub(r"=/usr/bin/(tnwgd|lbmrd)\S*", "=/bin/true", path.read_text()))
     argv = ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -32,5 +32,5 @@ def test_exposure(path: Path) -> None:
     rating = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
     assert rating is not None
     assert float(rating[1]) < EXPOSURE_MAX
-    kind = "tnwgd@.service" if path.stem == "tnwgd@" else "the units of the history"
+    kind = "the units of the history" if path.stem.startswith("tnwgd-history") else path.name
     assert re.search(rf"`?{re.escape(kind)}`? {rating[1]}", (ROOT / "docs" / "systemd.md").read_text())

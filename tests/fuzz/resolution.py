@@ -18,7 +18,7 @@ from dro.proto.interest.announced import DomainRouteTable
 from dro.proto.interest.remote_domains import RemoteInterest
 from dro.proto.interest.tqr_use_query import LocalInterest
 from dro.proto.lbmrd.daemon import LbmrdCore
-from dro.proto.lbmrd.nat import Rule, Translation
+from dro.proto.lbmrd.nat import NatRule, Translation
 from dro.proto.resolver.core import DATAGRAM_MAX_BYTES, Resolver, ResolverConfig, SourceAd
 from dro.proto.unicast.contexts import KnownContexts
 from dro.proto.unicast.neighbour_dros import NeighbourDro, NeighbourDros
@@ -226,7 +226,7 @@ def context_packets() -> list[bytes]:
 
 def _lbmrd(data: bytes) -> Hashable:
     """The daemon with translation between two networks, one client of each packet's last byte."""
-    rules = (Rule(0x0A1D034C, None, 1, None), Rule(None, 12090, None, 2))
+    rules = (NatRule(0x0A1D034C, None, 1, None), NatRule(None, 12090, None, 2))
     networks = ((IPv4Network("0.0.0.0/1"), "low"), (IPv4Network("128.0.0.0/1"), "high"))
     core = LbmrdCore(Translation(networks, {("low", "high"): rules}), own=0, ttl_ns=s(20), activity_ns=s(5),
                      clients_max=SMALL, now_ns=0)  # fmt: skip

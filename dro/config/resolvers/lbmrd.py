@@ -19,7 +19,7 @@ from dro.config.reading.reader import ElementReader
 from dro.config.reading.record import read_record
 from dro.config.reading.xml_file import line_of, read_xml_file
 from dro.errors import ConfigError
-from dro.proto.lbmrd.nat import Rule, Translation
+from dro.proto.lbmrd.nat import NatRule, Translation
 
 TABLE: Final = "lbmrd"
 ANY_VALUE: Final = "*"
@@ -115,9 +115,9 @@ def _network(el: ElementReader) -> IPv4Network | None:
         return None
 
 
-def _read_transformations(el: ElementReader, domains: set[str]) -> dict[tuple[str, str], tuple[Rule, ...]]:
+def _read_transformations(el: ElementReader, domains: set[str]) -> dict[tuple[str, str], tuple[NatRule, ...]]:
     """Read `<transformations>`; several transforms for the same domains are as one."""
-    found: dict[tuple[str, str], tuple[Rule, ...]] = {}
+    found: dict[tuple[str, str], tuple[NatRule, ...]] = {}
     for transform in el.children("transform"):
         ends = transform.text("source"), transform.text("destination")
         for name in dict.fromkeys(ends):
@@ -132,9 +132,9 @@ def _read_transformations(el: ElementReader, domains: set[str]) -> dict[tuple[st
     return found
 
 
-def _read_rule(el: ElementReader) -> Rule:
+def _read_rule(el: ElementReader) -> NatRule:
     match, replace = el.required_child("match"), el.required_child("replace")
-    rule = Rule(_address(match), _port(match), _address(replace), _port(replace))
+    rule = NatRule(_address(match), _port(match), _address(replace), _port(replace))
     for child in (match, replace, el):
         child.done()
     return rule

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from dro.clock import ms, s
 from dro.errors import DecodeError
-from dro.proto.lbmrd.nat import Rule, Translation, translated
+from dro.proto.lbmrd.nat import NatRule, Translation, translated
 from dro.wire.lbmr.packet import HEADER_SIZE, VERSION, ExtendedType, PacketType
 
 ANSWER: Final = bytes((VERSION << 4 | PacketType.NORMAL, 0, 0, 0))
@@ -44,10 +44,10 @@ class ClientGroup:
     def __init__(self, domain: str) -> None:
         self.domain = domain
         self.addresses = array("Q")
-        self.clients: list[Client] = []
+        self.clients: list[LbmrdClient] = []
 
 
-class Client:
+class LbmrdClient:
     """Says where a client stands in its group, and when it was heard and answered last."""
 
     __slots__ = ("answered_ns", "group", "heard_ns", "place")
@@ -59,7 +59,7 @@ class Client:
         self.answered_ns = now_ns - ANSWER_PAUSE_NS
 
 
-class Send(NamedTuple):
+class ClientSend(NamedTuple):
     """A datagram for the clients of a group from number `start` to `stop`, which is not included."""
 
     data: bytes
@@ -111,7 +111,7 @@ class LbmrdCore:
         self.groups: dict[str, ClientGroup] = {}
         self._translation = translation
         self._rules = translation.rules
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, LbmrdClient] = {}
         self._own = own
         self._ttl_ns = ttl_ns
         self._activity_ns = activity_ns
@@ -124,7 +124,7 @@ class LbmrdCore:
     def client_count(self) -> int:
         return len(self._clients)
 
-    def on_datagram(self, data: bytes, sender: int, now_ns: int) -> Sequence[Send]:
+    def on_datagram(self, data: bytes, sender: int, now_ns: int) -> Sequence[ClientSend]:
         """Return what to send. Whoever sends anything that is LBMR becomes a client, or is not heard at all."""
         if problem := self._problem(data, sender):
             self.counts.malformed += 1
@@ -173,15 +173,15 @@ class LbmrdCore:
             return f"extended type {data[1]} is not known"
         return ""
 
-    def _answer(self, client: Client, kind: int, now_ns: int) -> Sequence[Send]:
+    def _answer(self, client: LbmrdClient, kind: int, now_ns: int) -> Sequence[ClientSend]:
         if kind == PacketType.NORMAL and now_ns - client.answered_ns < ANSWER_PAUSE_NS:
             return ()
         client.answered_ns = now_ns
-        return (Send(ANSWER, client.group, client.place, client.place + 1),)
+        return (ClientSend(ANSWER, client.group, client.place, client.place + 1),)
 
-    def _forward(self, data: bytes, client: Client, *, has_tirs: bool, sender: int) -> Sequence[Send]:
+    def _forward(self, data: bytes, client: LbmrdClient, *, has_tirs: bool, sender: int) -> Sequence[ClientSend]:
         """Send it to all others, those of the own group that stand behind the sender first, so that all take turns."""
-        sends: list[Send] = []
+        sends: list[ClientSend] = []
         for group in self.groups.values():
             out = data
             if has_tirs and self._rules and (rules := self._rules.get((client.group.domain, group.domain))):
@@ -191,11 +191,11 @@ class LbmrdCore:
                 out = changed
             end = len(group.clients)
             start = client.place if group is client.group else end
-            sends += [Send(out, group, *span) for span in ((start + 1, end), (0, start)) if span[0] < span[1]]
+            sends += [ClientSend(out, group, *span) for span in ((start + 1, end), (0, start)) if span[0] < span[1]]
         return sends
 
-    def _translated(self, data: bytes, rules: Sequence[Rule], sender: int) -> bytes | None:
-        """Translate for one domain; None when that cannot be done, as the addresses would mislead there."""
+    def _translated(self, data: bytes, rules: Sequence[NatRule], sender: int) -> bytes | None:
+        """Change it for one domain; None when that cannot be done, as the addresses would mislead there."""
         try:
             changed = translated(data, rules)
         except DecodeError as e:
@@ -205,7 +205,7 @@ class LbmrdCore:
         self.counts.translated += changed is not data
         return changed
 
-    def _register(self, sender: int, now_ns: int) -> Client | None:
+    def _register(self, sender: int, now_ns: int) -> LbmrdClient | None:
         """Make a client of a sender; None when there is no room."""
         if len(self._clients) >= self._clients_max and now_ns >= self._next_clearing_ns:
             self._next_clearing_ns = now_ns + CLEARING_PAUSE_NS
@@ -217,7 +217,7 @@ class LbmrdCore:
         ip = int.from_bytes((sender >> 32).to_bytes(4, "little"), "big")
         domain = self._translation.domain_of(ip) if self._rules else ""
         group = self.groups.get(domain) or self.groups.setdefault(domain, ClientGroup(domain))
-        client = self._clients[sender] = Client(group, now_ns)
+        client = self._clients[sender] = LbmrdClient(group, now_ns)
         group.clients.append(client)
         group.addresses.extend((sender, 0))
         self.counts.registered += 1
@@ -230,7 +230,7 @@ class LbmrdCore:
             if now_ns - client.heard_ns >= longest_ns:
                 self._remove(sender, client)
 
-    def _remove(self, sender: int, client: Client) -> None:
+    def _remove(self, sender: int, client: LbmrdClient) -> None:
         """Put the last client of the group in the place of this one."""
         del self._clients[sender]
         group = client.group

@@ -30,7 +30,7 @@ _BODY_SIZES: Final[Mapping[int, tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NatRule:
     """One rule of a transform; None matches any value, or keeps it."""
 
     match_ip: int | None
@@ -47,7 +47,7 @@ class Translation:
     """
 
     networks: tuple[tuple[IPv4Network, str], ...] = ()
-    rules: Mapping[tuple[str, str], tuple[Rule, ...]] = field(default_factory=dict)
+    rules: Mapping[tuple[str, str], tuple[NatRule, ...]] = field(default_factory=dict)
 
     def domain_of(self, ip: int) -> str:
         """The network domain of an address; empty for one that is in none."""
@@ -58,7 +58,7 @@ class Translation:
         return found
 
 
-def translated(data: bytes, rules: Sequence[Rule]) -> bytes:
+def translated(data: bytes, rules: Sequence[NatRule]) -> bytes:
     """A datagram of type 0 or 1 with what `rules` say of its TIRs. Raises: DecodeError when they cannot be found."""
     r = Reader(data, HEADER_SIZE)
     changed: bytearray | None = None

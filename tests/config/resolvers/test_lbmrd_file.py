@@ -15,7 +15,7 @@ from dro.config.reading.dtd import dtd_of
 from dro.config.reading.schema import elements
 from dro.config.resolvers.lbmrd import TABLE, load_lbmrd
 from dro.errors import ConfigError
-from dro.proto.lbmrd.nat import Rule, Translation
+from dro.proto.lbmrd.nat import NatRule, Translation
 
 NAT: Final = """\
 <?xml version="1.0" encoding="UTF-8" ?>
@@ -58,7 +58,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     )  # fmt: skip
     assert config.translation == Translation(
         ((IPv4Network("10.1.0.0/16"), "in"), (IPv4Network("10.9.0.1"), "in"), (IPv4Network("10.2.0.0/16"), "out")),
-        {("in", "out"): (Rule(0x0A010005, 14371, 0x0A0200FE, None), Rule(None, None, 0x0A0200FD, 80))},
+        {("in", "out"): (NatRule(0x0A010005, 14371, 0x0A0200FE, None), NatRule(None, None, 0x0A0200FD, 80))},
     )
     assert (config.interface_line, config.log_line) == (4, 5)
     assert [re.sub(r".*:(\d+: )", r"\1", text) for text in warnings] == [

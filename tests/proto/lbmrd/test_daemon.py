@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from dro.clock import ms, s
-from dro.proto.lbmrd.daemon import ANSWER, NOTES_MAX, LbmrdCore, NoteKind, Send
-from dro.proto.lbmrd.nat import Rule, Translation
+from dro.proto.lbmrd.daemon import ANSWER, NOTES_MAX, ClientSend, LbmrdCore, NoteKind
+from dro.proto.lbmrd.nat import NatRule, Translation
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TcpAddress, ip_text
 
@@ -36,7 +36,7 @@ def core_of(translation: Translation | None = None, clients_max: int = 100) -> L
     )
 
 
-def told(sends: Sequence[Send]) -> dict[int, bytes]:
+def told(sends: Sequence[ClientSend]) -> dict[int, bytes]:
     """Datagram by address; nobody is told twice."""
     found = [(s.group.addresses[2 * at], s.data) for s in sends for at in range(s.start, s.stop)]
     assert len(dict(found)) == len(found)
@@ -180,7 +180,7 @@ def test_ten_thousand_forged_senders_and_one_that_is_real() -> None:
 INSIDE, OUTSIDE, ELSEWHERE = key("10.1.0.5", 14402), key("10.2.0.5", 14402), key("10.3.0.5", 14402)
 NAT: Final = Translation(
     ((IPv4Network("10.0.0.0/8"), ""), (IPv4Network("10.1.0.0/16"), "in"), (IPv4Network("10.2.0.0/16"), "out")),
-    {("in", "out"): (Rule(0x0A010005, None, 0x0A0200FE, None),)},
+    {("in", "out"): (NatRule(0x0A010005, None, 0x0A0200FE, None),)},
 )
 
 

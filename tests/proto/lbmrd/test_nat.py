@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dro.errors import DecodeError
-from dro.proto.lbmrd.nat import Rule, Translation, translated
+from dro.proto.lbmrd.nat import NatRule, Translation, translated
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, LbtruAddress, RdmaAddress, TcpAddress, TransportAddress
 from tests.builders import lbmr_strategies as some
@@ -28,14 +28,14 @@ PACKETS = st.builds(
     | st.builds(lbmr.WildcardQueries, st.lists(some.wildcard_tqr, max_size=3).map(tuple), TIRS),
 )
 RULES = st.lists(
-    st.builds(Rule, *(st.none() | st.sampled_from(few) | values for few, values in (
+    st.builds(NatRule, *(st.none() | st.sampled_from(few) | values for few, values in (
         ((0x0A000001, 0x0A1D034C), IPS), ((14371, 12090), PORTS), ((1,), IPS), ((1,), PORTS),
     ))),
     max_size=3,
 )  # fmt: skip
 
 
-def expected(address: TransportAddress, rules: list[Rule]) -> TransportAddress:
+def expected(address: TransportAddress, rules: list[NatRule]) -> TransportAddress:
     """What a record says after the first rule that matches it."""
     if not isinstance(address, TcpAddress | LbtruAddress | LbtrmAddress | RdmaAddress):
         return address
@@ -44,12 +44,13 @@ def expected(address: TransportAddress, rules: list[Rule]) -> TransportAddress:
         if rule.match_ip in (None, address.ip) and rule.match_port in (None, port):
             ip = address.ip if rule.ip is None else rule.ip
             port = port if rule.port is None else rule.port
-            name = "nak_port" if isinstance(address, LbtrmAddress) else "port"
-            return replace(address, ip=ip, **{name: port})
+            if isinstance(address, LbtrmAddress):
+                return replace(address, ip=ip, nak_port=port)
+            return replace(address, ip=ip, port=port)
     return address
 
 
-def check(data: bytes, rules: list[Rule]) -> None:
+def check(data: bytes, rules: list[NatRule]) -> None:
     before, after = lbmr.decode(data), lbmr.decode(translated(data, rules))
     assert isinstance(before.body, lbmr.Queries | lbmr.WildcardQueries)
     tirs = tuple(replace(tir, transport=expected(tir.transport, rules)) for tir in before.body.tirs)
@@ -57,19 +58,19 @@ def check(data: bytes, rules: list[Rule]) -> None:
 
 
 @given(PACKETS, RULES)
-def test_a_translated_packet_is_the_same_but_for_the_addresses(packet: lbmr.Packet, rules: list[Rule]) -> None:
+def test_a_translated_packet_is_the_same_but_for_the_addresses(packet: lbmr.Packet, rules: list[NatRule]) -> None:
     check(lbmr.encode(packet), rules)
 
 
 @given(RULES)
-def test_published_packets_translate(rules: list[Rule]) -> None:
+def test_published_packets_translate(rules: list[NatRule]) -> None:
     for data in vectors("lbmr"):
         if data[0] & 7 in (0, 1):
             check(data, rules)
 
 
 @given(st.binary(min_size=4, max_size=80), RULES)
-def test_other_bytes_are_refused_or_keep_their_length(data: bytes, rules: list[Rule]) -> None:
+def test_other_bytes_are_refused_or_keep_their_length(data: bytes, rules: list[NatRule]) -> None:
     with contextlib.suppress(DecodeError):
         assert len(translated(data, rules)) == len(data)
 
@@ -77,7 +78,7 @@ def test_other_bytes_are_refused_or_keep_their_length(data: bytes, rules: list[R
 def test_without_a_match_the_datagram_itself_comes_back() -> None:
     tir = lbmr.Tir(b"AAA", TcpAddress(1, 2, 3), 60, 7)
     data = lbmr.encode(lbmr.Packet(1, None, lbmr.Queries((b"Q",), (tir,))))
-    assert translated(data, [Rule(9, None, 1, 1)]) is data
+    assert translated(data, [NatRule(9, None, 1, 1)]) is data
 
 
 def test_a_body_of_the_wrong_size_is_refused() -> None:

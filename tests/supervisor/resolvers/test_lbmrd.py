@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -17,9 +18,11 @@ from typing import Final
 
 import pytest
 
+from dro.loop import Loop
+from dro.transport.mmsg import BATCH
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, TcpAddress
-from supervisor.resolvers.lbmrd import main
+from supervisor.resolvers.lbmrd import PROGRAM, Lbmrd, main
 from tests.rigs.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
@@ -183,6 +186,30 @@ def test_the_service_manager_is_told(tmp_path: Path) -> None:
             assert f"READY=1\nSTATUS=lbmrd at 127.0.0.1:{daemon.address[1]}".encode() in said
             assert said.count(b"WATCHDOG=1") == 2
             assert daemon.end() == 0
+
+
+def test_a_flood_leaves_time_for_timers(tmp_path: Path) -> None:
+    """A turn takes no more than a batch, and fewer datagrams the more clients there are."""
+    loop, log = Loop(), logging.getLogger("tests.lbmrd")
+    args = PROGRAM.arguments().parse_args(["-i", "127.0.0.1", "-p", "0"])
+    daemon = Lbmrd(PROGRAM.load(args, print), loop, log)
+    host, _, port = daemon.address.partition(":")
+    fired: list[int] = []
+
+    def received() -> int:
+        return sum(int(s.value) for m in daemon.metrics() for s in m.samples if s.name == f"{m.name}_total"
+                   and m.name == "lbmrd_received_datagrams")  # fmt: skip
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
+        flood.connect((host, int(port)))
+        for _ in range(150):
+            flood.send(QUERY)
+        for turn, taken in enumerate((BATCH, 2 * BATCH, 150), 1):
+            loop.call_at(loop.now_ns(), lambda: fired.append(1))
+            loop.run_once(0)
+            assert (received(), len(fired)) == (taken, turn)
+    daemon.close()
+    loop.close()
 
 
 @pytest.mark.parametrize(
