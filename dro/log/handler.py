@@ -19,6 +19,7 @@ from dro.log.file_thread import FileThread
 from dro.log.limits import LineVerdict, Repeats, last_field
 from dro.log.lines import (
     MARKED,
+    TAG,
     Formatter,
     JournalFormatter,
     JsonFormatter,
@@ -53,6 +54,7 @@ class Settings:
     json: bool = False
     console_fd: int = 1
     syslog_path: str = SYSLOG_PATH
+    syslog_tag: str = TAG
 
 
 class _Destination(Protocol):
@@ -163,7 +165,9 @@ class LogHandler(logging.Handler):
             return JsonFormatter(self.process, utc=wanted.utc)
         if wanted.kind == CONSOLE and is_journal(wanted.console_fd):
             return JournalFormatter(self.process, utc=wanted.utc)
-        return (SyslogFormatter if wanted.kind == SYSLOG else TextFormatter)(self.process, utc=wanted.utc)
+        if wanted.kind == SYSLOG:
+            return SyslogFormatter(self.process, utc=wanted.utc, tag=wanted.syslog_tag)
+        return TextFormatter(self.process, utc=wanted.utc)
 
     def after_fork(self) -> None:
         """Be the log of a new process, which has lost or counted nothing yet."""

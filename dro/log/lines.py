@@ -29,6 +29,8 @@ MAX_LINE: Final = 16_384  # characters of a line without its trace
 MAX_VALUE: Final = 4_096  # characters of one field
 MAX_TRACE_LINES: Final = 200
 THROTTLED: Final = "THROTTLED MSG: "
+TAG: Final = "tnwgd"
+"""Of lines for syslog."""
 
 SEVERITIES: Final = {
     logging.DEBUG: "debug",
@@ -194,9 +196,9 @@ class SyslogFormatter(TextFormatter):
     Source: RFC 3164, 4.1.1 and 4.1.3. Facility daemon. Guess: no time in the header, as in the text.
     """
 
-    def __init__(self, process: str, *, utc: bool = False) -> None:
+    def __init__(self, process: str, *, utc: bool = False, tag: str = TAG) -> None:
         super().__init__(process, utc=utc)
-        self._tag = f"tnwgd[{os.getpid()}]: "
+        self._tag = f"{tag}[{os.getpid()}]: "
 
     def line(self, created: float, level: int, body: str, *, is_throttled: bool = False) -> str:
         mark = THROTTLED if is_throttled else ""

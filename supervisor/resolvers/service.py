@@ -138,7 +138,8 @@ def _command(program: Program[C], given: Sequence[str], signals: EarlySignals) -
         return _put(program.name, dtd_of(program.name))
     if args.validate and not args.config:
         parser.error("CONFIG is missing")
-    settings = Settings(level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc, json=args.log_json)
+    level = logging.DEBUG if args.debug else logging.INFO
+    settings = Settings(level=level, utc=args.use_utc, json=args.log_json, syslog_tag=program.name)
     keep_start_folder()
     manager = ServiceManager(os.environ)
     warn = configuration_warning(hold(settings.level))

@@ -212,6 +212,12 @@ def test_syslog_gets_priority_tag_and_text(syslogd: socket.socket, handler_to: H
     assert got[-1] == f"<27>{head}RuntimeError: why"
 
 
+def test_another_daemon_has_a_tag_of_its_own(syslogd: socket.socket, handler_to: HandlerTo) -> None:
+    log, _ = handler_to(Settings("syslog", syslog_path=syslogd.getsockname(), syslog_tag="lbmrd"))
+    log.info("x")
+    assert received(syslogd) == [f"<30>lbmrd[{os.getpid()}]: x process=E1"]
+
+
 def test_a_missing_syslog_is_told_once_and_gets_what_waited(tmp_path: Path) -> None:
     now = 0
     told: list[str] = []
