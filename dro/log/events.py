@@ -370,6 +370,7 @@ class LogEvent(StrEnum):
     CLIENT_REGISTERED = "client registered", _INFO, "client domain?"
     CLIENT_EXPIRED = "client was silent, removed", _INFO, "client"
     CLIENT_REFUSED = "client refused: there are as many as may be", _WARNING, "from clients remedy"
+    TR_OVERLOAD = "TR datagrams dropped: more than can be passed on", _WARNING, "from dropped"
     TR_UNTRANSLATED = "TR datagram not sent to another network domain: not translated", _WARNING, "from error"
 
     # callbacks of an application

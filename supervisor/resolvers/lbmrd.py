@@ -1,7 +1,7 @@
 """`lbmrd`, the unicast topic resolution daemon: one UDP socket, and the core that says who gets what.
 
-A turn of the loop takes no more datagrams than `SENDS_PER_TURN` sends can be made of, so timers and the service manager
-have their turns however many clients there are. Source: public manual, lbmrd man page.
+A turn of the loop takes some batches of datagrams, answers keepalives, and passes others on for `dro.loop.SLICE_NS`,
+one at least; so timers and the service manager have their turns however much comes. Source: public manual, lbmrd man page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,7 +29,7 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.os_errors import remedy_of
-from dro.proto.lbmrd.daemon import ClientGroup, LbmrdCore, NoteKind
+from dro.proto.lbmrd.daemon import ClientGroup, ClientSend, LbmrdCore, NoteKind
 from dro.transport.fan_out import FanOut
 from dro.transport.mmsg import BATCH, DatagramBatch, address_of
 from dro.transport.sockets import ip_text, receive_drops, set_buffer
@@ -37,7 +37,7 @@ from supervisor.resolvers.service import Program, parser_of, run_program, whole
 
 NAME: Final = "lbmrd"
 CLIENTS_MAX: Final = 20_000
-SENDS_PER_TURN: Final = 8192
+BATCHES_PER_TURN: Final = 8
 _UINT32_MAX: Final = 2**32 - 1
 _INT32_MAX: Final = 2**31 - 1
 
@@ -127,26 +127,46 @@ class Lbmrd:
         self._faults = LimitedLogger(log)
         self._batch = DatagramBatch()
         self._fans: dict[str, FanOut] = {}
-        self._received = self._receive_errors = self._told_failed = 0
+        self._receive_errors = self._told_failed = 0
+        self._is_forwarding = False
         loop.add_reader(self._socket, self._on_readable)
         self._arm()
 
     def _on_readable(self) -> bool:
-        """Take a batch of datagrams; True when there may be more."""
-        most = max(1, min(BATCH, SENDS_PER_TURN // (self._core.client_count + 1)))
+        """Take some batches of datagrams; True when there may be more."""
+        for _ in range(BATCHES_PER_TURN):
+            if (count := self._take()) < BATCH:
+                break
+        self._tell()
+        if not self._is_forwarding:
+            self._is_forwarding = True
+            self._loop.run_in_slices(self._forward())
+        return count == BATCH
+
+    def _take(self) -> int:
+        """Take a batch; return how many there were."""
         try:
-            count = self._batch.receive(self._socket.fileno(), most)
+            count = self._batch.receive(self._socket.fileno())
         except OSError as e:
             self._receive_errors += 1
             self._faults.event(LogEvent.TR_RECEIVE_FAILED, {"error": e.strerror})
-            return False
+            return 0
         now_ns, batch, core = self._loop.now_ns(), self._batch, self._core
         for at, length, sender in zip(batch.offsets[:count], batch.lengths, batch.senders, strict=False):
-            for send in core.on_datagram(bytes(batch.view[at : at + length]), sender, now_ns):
-                self._fan_of(send.group).send(self._socket.fileno(), send.data, send.start, send.stop)
-        self._received += count
+            self._send(core.on_datagram(bytes(batch.view[at : at + length]), sender, now_ns))
+        return count
+
+    def _forward(self) -> Iterator[None]:
+        """Pass on what waits, a datagram in each step."""
+        while self._socket.fileno() >= 0 and (sends := self._core.next_sends()) is not None:
+            self._send(sends)
+            yield
+        self._is_forwarding = False
         self._tell()
-        return count == most
+
+    def _send(self, sends: Iterable[ClientSend]) -> None:
+        for send in sends:
+            self._fan_of(send.group).send(self._socket.fileno(), send.data, send.start, send.stop)
 
     def _fan_of(self, group: ClientGroup) -> FanOut:
         fan = self._fans.get(group.domain)
@@ -177,6 +197,9 @@ class Lbmrd:
                 case NoteKind.MALFORMED:
                     extra = {"from": who, "error": text, "dropped": self._core.counts.malformed}
                     self._faults.event(LogEvent.TR_MALFORMED, extra)
+                case NoteKind.OVERLOAD:
+                    extra = {"from": who, "dropped": self._core.counts.overload}
+                    self._faults.event(LogEvent.TR_OVERLOAD, extra)
                 case NoteKind.UNTRANSLATED:
                     self._faults.event(LogEvent.TR_UNTRANSLATED, {"from": who, "error": text})
         failed = sum(fan.failed + fan.blocked for fan in self._fans.values())
@@ -205,7 +228,7 @@ class Lbmrd:
         kinds = {"tr": counts.tr_datagrams, "keepalive": counts.keepalives}
         yield counters("received_datagrams", "Datagrams of clients.", "kind", kinds)
         reasons = {
-            "malformed": counts.malformed, "client_refused": counts.refused,
+            "malformed": counts.malformed, "client_refused": counts.refused, "overload": counts.overload,
             "receive_buffer_full": receive_drops(self._socket),
         }  # fmt: skip
         yield counters("received_datagrams_dropped", "Received datagrams that had no effect.", "reason", reasons)

@@ -240,7 +240,8 @@ def _lbmrd(data: bytes) -> Hashable:
 
     def hear(packet: bytes, now_ns: int) -> Hashable:
         sender = ((packet or b"\0")[-1] & 15) * 0x1100_0000_0000 + (now_ns & 1) + 1
-        sends = core.on_datagram(packet, sender, now_ns)
+        sends = [*core.on_datagram(packet, sender, now_ns), *(core.next_sends() or ())]
+        assert core.next_sends() is None
         for send in sends:
             assert 0 <= send.start < send.stop <= len(send.group.clients)
             assert len(send.data) in (len(packet), HEADER_SIZE)

@@ -4,6 +4,10 @@
 one network domain make a group, whose addresses stand one behind the other as a send call takes them, so one datagram
 for all of them is one effect.
 
+Keepalives are answered at once. What is passed on waits for its turn, since it costs a send for each client: in two
+queues that are bounded by the sends in them, those of clients that are known for a while first. So neither a flood of
+datagrams nor one of forged senders keeps clients from their answers.
+
 Source: topic resolution notes, section 2.2; wire notes LBMR sections 3 and 12. Guesses, in docs/decisions.md: no copy
 goes back to the sender, keepalives are answered by an empty packet, the domain of a TIR is that of the client that sent
 it.
@@ -12,6 +16,7 @@ it.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,6 +34,16 @@ QUIET_NS: Final = s(10)
 """Twice the longest keepalive interval of clients: who is silent for longer makes room when the table is full."""
 CLEARING_PAUSE_NS: Final = s(1)
 """Between two searches for clients that make room."""
+WAITING_SENDS_MAX: Final = 300_000
+"""In each queue: about what a second is needed for."""
+WAITING_LEAST: Final = 64
+"""Datagrams that may wait in each queue, however many clients there are."""
+WAITING_BYTES_MAX: Final = 8 << 20
+"""In each queue."""
+SHARE: Final = 4
+"""One client may fill one part in so many of a queue."""
+KNOWN_NS: Final = s(1)
+"""A client that has been one for as long goes before others."""
 NOTES_MAX: Final = 1000
 """Notes that wait to be taken; more are left out, the counts are whole."""
 _TYPES: Final = frozenset(PacketType)
@@ -48,14 +63,16 @@ class ClientGroup:
 
 
 class LbmrdClient:
-    """Says where a client stands in its group, and when it was heard and answered last."""
+    """Says where a client stands in its group (-1: nowhere any more), when it was heard and answered last, and how many
+    of its datagrams wait."""
 
-    __slots__ = ("answered_ns", "group", "heard_ns", "place")
+    __slots__ = ("answered_ns", "group", "heard_ns", "place", "since_ns", "waiting")
 
     def __init__(self, group: ClientGroup, now_ns: int) -> None:
         self.group = group
         self.place = len(group.clients)
-        self.heard_ns = now_ns
+        self.heard_ns = self.since_ns = now_ns
+        self.waiting = 0
         self.answered_ns = now_ns - ANSWER_PAUSE_NS
 
 
@@ -68,6 +85,44 @@ class ClientSend(NamedTuple):
     stop: int
 
 
+class _Waiting(NamedTuple):
+    """A datagram that is to be passed on."""
+
+    data: bytes
+    client: LbmrdClient
+    sender: int
+    has_tirs: bool
+
+
+class WaitingQueue:
+    """Holds datagrams in the order in which they came, as many as there is time for in a second."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Waiting] = deque()
+        self._bytes = 0
+
+    def put(self, waiting: _Waiting, clients: int) -> bool:
+        """Add one at the end; False when there is no room, for that client or at all."""
+        most = max(WAITING_LEAST, WAITING_SENDS_MAX // (clients + 1))
+        if len(self._waiting) >= most or self._bytes + len(waiting.data) > WAITING_BYTES_MAX:
+            return False
+        if waiting.client.waiting >= most // SHARE:
+            return False
+        waiting.client.waiting += 1
+        self._bytes += len(waiting.data)
+        self._waiting.append(waiting)
+        return True
+
+    def take(self) -> _Waiting | None:
+        """Return the first one, if there is any."""
+        if not self._waiting:
+            return None
+        waiting = self._waiting.popleft()
+        waiting.client.waiting -= 1
+        self._bytes -= len(waiting.data)
+        return waiting
+
+
 class NoteKind(Enum):
     """What an operator may want to read."""
 
@@ -75,6 +130,7 @@ class NoteKind(Enum):
     EXPIRED = "expired"
     REFUSED = "refused"
     MALFORMED = "malformed"
+    OVERLOAD = "overload"
     UNTRANSLATED = "untranslated"
 
 
@@ -94,6 +150,7 @@ class LbmrdCounts:
     keepalives: int = 0
     malformed: int = 0
     refused: int = 0
+    overload: int = 0
     registered: int = 0
     expired: int = 0
     translated: int = 0
@@ -119,13 +176,14 @@ class LbmrdCore:
         self._next_look_ns = now_ns + activity_ns
         self._next_clearing_ns = now_ns
         self._notes: list[Note] = []
+        self._queues = (WaitingQueue(), WaitingQueue())  # of clients known for a while, of others
 
     @property
     def client_count(self) -> int:
         return len(self._clients)
 
     def on_datagram(self, data: bytes, sender: int, now_ns: int) -> Sequence[ClientSend]:
-        """Return what to send. Whoever sends anything that is LBMR becomes a client, or is not heard at all."""
+        """Return what to send at once. Whoever sends anything that is LBMR becomes a client, or is not heard at all."""
         if problem := self._problem(data, sender):
             self.counts.malformed += 1
             self._note(NoteKind.MALFORMED, sender, problem)
@@ -142,7 +200,18 @@ class LbmrdCore:
             return self._answer(client, kind, now_ns)
         self.counts.tr_datagrams += 1
         has_tirs = kind in (PacketType.NORMAL, PacketType.WILDCARD) and any(data[2:HEADER_SIZE])
-        return self._forward(data, client, has_tirs=has_tirs, sender=sender)
+        queue = self._queues[now_ns - client.since_ns < KNOWN_NS]
+        if not queue.put(_Waiting(data, client, sender, has_tirs), len(self._clients)):
+            self.counts.overload += 1
+            self._note(NoteKind.OVERLOAD, sender)
+        return ()
+
+    def next_sends(self) -> Sequence[ClientSend] | None:
+        """Return what passes the next datagram on; None when none waits."""
+        for queue in self._queues:
+            if (waiting := queue.take()) is not None:
+                return self._forward(waiting.data, waiting.client, has_tirs=waiting.has_tirs, sender=waiting.sender)
+        return None
 
     def next_deadline(self) -> int:
         """Return when `on_timer` is due."""
@@ -190,7 +259,7 @@ class LbmrdCore:
                     continue
                 out = changed
             end = len(group.clients)
-            start = client.place if group is client.group else end
+            start = client.place if group is client.group and client.place >= 0 else end
             sends += [ClientSend(out, group, *span) for span in ((start + 1, end), (0, start)) if span[0] < span[1]]
         return sends
 
@@ -239,6 +308,7 @@ class LbmrdCore:
         if last is not client:
             group.clients[client.place], group.addresses[2 * client.place] = last, address
             last.place = client.place
+        client.place = -1
         self.counts.expired += 1
         self._note(NoteKind.EXPIRED, sender)
 

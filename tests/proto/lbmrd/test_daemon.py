@@ -11,7 +11,16 @@ from typing import Final
 import pytest
 
 from dro.clock import ms, s
-from dro.proto.lbmrd.daemon import ANSWER, NOTES_MAX, ClientSend, LbmrdCore, NoteKind
+from dro.proto.lbmrd.daemon import (
+    ANSWER,
+    NOTES_MAX,
+    SHARE,
+    WAITING_BYTES_MAX,
+    WAITING_SENDS_MAX,
+    ClientSend,
+    LbmrdCore,
+    NoteKind,
+)
 from dro.proto.lbmrd.nat import NatRule, Translation
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import TcpAddress, ip_text
@@ -43,16 +52,24 @@ def told(sends: Sequence[ClientSend]) -> dict[int, bytes]:
     return dict(found)
 
 
+def say(core: LbmrdCore, packet: bytes, sender: int, now_ns: int) -> Sequence[ClientSend]:
+    """What is sent for a datagram, at once and in its turn."""
+    sends = [*core.on_datagram(packet, sender, now_ns)]
+    while (more := core.next_sends()) is not None:
+        sends += more
+    return sends
+
+
 def kinds(core: LbmrdCore) -> list[NoteKind]:
     return [note.kind for note in core.take_notes()]
 
 
 def test_a_tr_datagram_goes_to_all_but_its_sender() -> None:
     core = core_of()
-    assert told(core.on_datagram(QUERY, A, 0)) == {}
-    assert told(core.on_datagram(QUERY, B, 0)) == {A: QUERY}
-    assert told(core.on_datagram(QUERY, C, 0)) == {A: QUERY, B: QUERY}
-    assert told(core.on_datagram(QUERY, B, 0)) == {A: QUERY, C: QUERY}
+    assert told(say(core, QUERY, A, 0)) == {}
+    assert told(say(core, QUERY, B, 0)) == {A: QUERY}
+    assert told(say(core, QUERY, C, 0)) == {A: QUERY, B: QUERY}
+    assert told(say(core, QUERY, B, 0)) == {A: QUERY, C: QUERY}
     assert core.counts.tr_datagrams == 4
 
 
@@ -60,15 +77,15 @@ def test_who_stands_behind_the_sender_comes_first() -> None:
     """A full send buffer does not always cost the same clients."""
     core = core_of()
     for client in (A, B, C):
-        core.on_datagram(RECEIVER_ALIVE, client, 0)
-    assert list(told(core.on_datagram(QUERY, B, 0))) == [C, A]
+        say(core, RECEIVER_ALIVE, client, 0)
+    assert list(told(say(core, QUERY, B, 0))) == [C, A]
 
 
 @pytest.mark.parametrize("keepalive", [RECEIVER_ALIVE, SOURCE_ALIVE, ANSWER, b"\0\0\0\0", b"\x18\0\0\0\x80\x04\0\x04"])
 def test_a_keepalive_registers_and_is_answered_to_its_sender(keepalive: bytes) -> None:
     core = core_of()
-    core.on_datagram(RECEIVER_ALIVE, B, 0)
-    assert told(core.on_datagram(keepalive, A, 0)) == {A: ANSWER}
+    say(core, RECEIVER_ALIVE, B, 0)
+    assert told(say(core, keepalive, A, 0)) == {A: ANSWER}
     assert lbmr.decode(ANSWER) == lbmr.Packet(1, None, lbmr.Queries())
     assert core.client_count == 2
 
@@ -85,22 +102,22 @@ def test_a_keepalive_registers_and_is_answered_to_its_sender(keepalive: bytes) -
 )
 def test_all_else_is_passed_on_as_it_is(packet: bytes) -> None:
     core = core_of()
-    core.on_datagram(RECEIVER_ALIVE, A, 0)
-    assert told(core.on_datagram(packet, B, 0)) == {A: packet}
+    say(core, RECEIVER_ALIVE, A, 0)
+    assert told(say(core, packet, B, 0)) == {A: packet}
 
 
 @pytest.mark.parametrize("packet", [b"", b"\x10\0\0", b"\x20\0\0\0", b"\xf2\0\0\0", b"\x15\0\0\0", b"\x17\0\0\0"])
 def test_what_is_not_lbmr_is_counted_and_registers_nobody(packet: bytes) -> None:
     core = core_of()
-    core.on_datagram(RECEIVER_ALIVE, A, 0)
-    assert core.on_datagram(packet, B, 0) == ()
+    say(core, RECEIVER_ALIVE, A, 0)
+    assert not say(core, packet, B, 0)
     assert (core.client_count, core.counts.malformed) == (1, 1)
     assert kinds(core) == [NoteKind.REGISTERED, NoteKind.MALFORMED]
 
 
 def test_the_daemon_is_no_client_of_its_own() -> None:
     core = core_of()
-    assert core.on_datagram(QUERY, OWN, 0) == ()
+    assert not say(core, QUERY, OWN, 0)
     assert core.client_count == 0
 
 
@@ -111,7 +128,7 @@ def test_two_daemons_do_not_answer_each_other_without_end() -> None:
     ends = [(one, A), (other, B)]
     while passes < 10:
         core, sender = ends[passes % 2]
-        sends = core.on_datagram(packet, sender, now_ns)
+        sends = say(core, packet, sender, now_ns)
         passes, now_ns = passes + 1, now_ns + ms(1)
         if not sends:
             break
@@ -121,18 +138,18 @@ def test_two_daemons_do_not_answer_each_other_without_end() -> None:
 
 def test_answers_of_type_0_are_answered_again_after_a_while() -> None:
     core = core_of()
-    assert core.on_datagram(ANSWER, A, 0)
-    assert not core.on_datagram(ANSWER, A, ms(249))
-    assert core.on_datagram(ANSWER, A, ms(250))
-    assert all(core.on_datagram(RECEIVER_ALIVE, A, ms(250)) for _ in range(3))
+    assert say(core, ANSWER, A, 0)
+    assert not say(core, ANSWER, A, ms(249))
+    assert say(core, ANSWER, A, ms(250))
+    assert all(say(core, RECEIVER_ALIVE, A, ms(250)) for _ in range(3))
 
 
 def test_a_silent_client_is_removed_and_others_take_its_place() -> None:
     core = core_of()
     for client in (A, B, C):
-        core.on_datagram(RECEIVER_ALIVE, client, 0)
+        say(core, RECEIVER_ALIVE, client, 0)
     for client in (B, C):
-        core.on_datagram(RECEIVER_ALIVE, client, s(1))
+        say(core, RECEIVER_ALIVE, client, s(1))
     assert core.next_deadline() == s(10)
     core.on_timer(TTL_NS - 1)
     assert core.client_count == 3
@@ -140,41 +157,41 @@ def test_a_silent_client_is_removed_and_others_take_its_place() -> None:
     assert core.next_deadline() == TTL_NS + s(10)
     assert core.client_count == 2
     assert core.counts.expired == 1
-    assert told(core.on_datagram(QUERY, B, TTL_NS)) == {C: QUERY}
-    assert told(core.on_datagram(QUERY, C, TTL_NS)) == {B: QUERY}
-    assert told(core.on_datagram(RECEIVER_ALIVE, C, TTL_NS)) == {C: ANSWER}
+    assert told(say(core, QUERY, B, TTL_NS)) == {C: QUERY}
+    assert told(say(core, QUERY, C, TTL_NS)) == {B: QUERY}
+    assert told(say(core, RECEIVER_ALIVE, C, TTL_NS)) == {C: ANSWER}
     core.on_timer(s(1000))
     assert core.client_count == 0
-    assert not core.on_datagram(QUERY, A, s(1000))
+    assert not say(core, QUERY, A, s(1000))
 
 
 def test_a_full_table_refuses_newcomers_and_keeps_who_speaks() -> None:
     core = core_of(clients_max=2)
-    core.on_datagram(RECEIVER_ALIVE, A, 0)
-    core.on_datagram(RECEIVER_ALIVE, B, 0)
+    say(core, RECEIVER_ALIVE, A, 0)
+    say(core, RECEIVER_ALIVE, B, 0)
     core.take_notes()
-    assert core.on_datagram(QUERY, C, s(1)) == ()
-    assert core.on_datagram(RECEIVER_ALIVE, C, s(1)) == ()
+    assert say(core, QUERY, C, s(1)) == []
+    assert say(core, RECEIVER_ALIVE, C, s(1)) == []
     assert (core.counts.refused, core.client_count) == (2, 2)
     assert kinds(core) == [NoteKind.REFUSED] * 2
-    core.on_datagram(RECEIVER_ALIVE, B, s(9))
-    assert not core.on_datagram(RECEIVER_ALIVE, C, s(10) - 1)  # A has been silent, not for long enough
-    assert told(core.on_datagram(RECEIVER_ALIVE, C, s(11))) == {C: ANSWER}
-    assert told(core.on_datagram(QUERY, C, s(11))) == {B: QUERY}
+    say(core, RECEIVER_ALIVE, B, s(9))
+    assert not say(core, RECEIVER_ALIVE, C, s(10) - 1)  # A has been silent, not for long enough
+    assert told(say(core, RECEIVER_ALIVE, C, s(11))) == {C: ANSWER}
+    assert told(say(core, QUERY, C, s(11))) == {B: QUERY}
 
 
 def test_ten_thousand_forged_senders_and_one_that_is_real() -> None:
     core = core_of(clients_max=5_000)
-    core.on_datagram(RECEIVER_ALIVE, A, 0)
+    say(core, RECEIVER_ALIVE, A, 0)
     for n in range(10_000):
-        core.on_datagram(QUERY if n % 2 else RECEIVER_ALIVE, key(f"10.0.{n >> 8}.{n & 255}", 14402), n)
+        say(core, QUERY if n % 2 else RECEIVER_ALIVE, key(f"10.0.{n >> 8}.{n & 255}", 14402), n)
     assert (core.client_count, core.counts.refused) == (5_000, 5_001)
     assert len(core.take_notes()) == NOTES_MAX
-    core.on_datagram(RECEIVER_ALIVE, A, s(59))
+    say(core, RECEIVER_ALIVE, A, s(59))
     core.on_timer(s(61))
     assert core.client_count == 1
     assert {(len(g.clients), len(g.addresses)) for g in core.groups.values()} == {(1, 2)}
-    assert told(core.on_datagram(QUERY, B, s(61))) == {A: QUERY}
+    assert told(say(core, QUERY, B, s(61))) == {A: QUERY}
 
 
 INSIDE, OUTSIDE, ELSEWHERE = key("10.1.0.5", 14402), key("10.2.0.5", 14402), key("10.3.0.5", 14402)
@@ -194,23 +211,67 @@ def test_advertisements_are_translated_for_the_other_domain_alone() -> None:
     core = core_of(NAT)
     other_inside = key("10.1.0.6", 14402)
     for client in (INSIDE, other_inside, OUTSIDE, ELSEWHERE):
-        core.on_datagram(RECEIVER_ALIVE, client, 0)
+        say(core, RECEIVER_ALIVE, client, 0)
     tir = lbmr.Tir(b"AAA", TcpAddress(0x0A010005, 14371, 1), 60, 7)
     packet = lbmr.encode(lbmr.Packet(1, None, lbmr.Queries((), (tir, tir))))
-    found = told(core.on_datagram(packet, INSIDE, 0))
+    found = told(say(core, packet, INSIDE, 0))
     assert {client: advertised(data) for client, data in found.items()} == {
         other_inside: ["10.1.0.5"] * 2, OUTSIDE: ["10.2.0.254"] * 2, ELSEWHERE: ["10.1.0.5"] * 2,
     }  # fmt: skip
     assert core.counts.translated == 1
-    assert set(told(core.on_datagram(packet, OUTSIDE, 0)).values()) == {packet}
+    assert set(told(say(core, packet, OUTSIDE, 0)).values()) == {packet}
 
 
 def test_an_advertisement_that_cannot_be_translated_stays_in_its_domain() -> None:
     core = core_of(NAT)
     for client in (INSIDE, OUTSIDE, ELSEWHERE):
-        core.on_datagram(RECEIVER_ALIVE, client, 0)
+        say(core, RECEIVER_ALIVE, client, 0)
     core.take_notes()
     packet = b"\x10\0\0\x01AAA"
-    assert told(core.on_datagram(packet, INSIDE, 0)) == {ELSEWHERE: packet}
+    assert told(say(core, packet, INSIDE, 0)) == {ELSEWHERE: packet}
     assert core.counts.untranslated == 1
     assert kinds(core) == [NoteKind.UNTRANSLATED]
+
+
+def test_keepalives_pass_what_waits_and_a_client_fills_no_queue() -> None:
+    core = core_of()
+    for client in (A, B):
+        core.on_datagram(RECEIVER_ALIVE, client, 0)
+    most = WAITING_SENDS_MAX // 3
+    for _ in range(most):
+        assert core.on_datagram(QUERY, A, s(2)) == ()
+    assert core.counts.overload == most - most // SHARE
+    assert told(core.on_datagram(RECEIVER_ALIVE, B, s(2))) == {B: ANSWER}
+    core.on_datagram(QUERY, B, s(2))
+    sends = [told(core.next_sends() or ()) for _ in range(most // SHARE + 1)]
+    assert sends == [{B: QUERY}] * (most // SHARE) + [{A: QUERY}]
+    assert core.next_sends() is None
+    assert NoteKind.OVERLOAD in kinds(core)
+
+
+def test_clients_that_are_known_go_before_newcomers() -> None:
+    core = core_of()
+    core.on_datagram(RECEIVER_ALIVE, A, 0)
+    for sender in (B, C, A):
+        core.on_datagram(QUERY, sender, s(1))
+    assert [told(core.next_sends() or ()).keys() for _ in range(3)] == [{B, C}, {A, C}, {A, B}]
+
+
+def test_bytes_that_wait_are_bounded() -> None:
+    core = core_of()
+    core.on_datagram(RECEIVER_ALIVE, A, 0)
+    large = QUERY + bytes(60_000)
+    for _ in range(200):
+        core.on_datagram(large, A, 0)
+    assert core.counts.overload == 200 - WAITING_BYTES_MAX // len(large)
+
+
+def test_what_a_removed_client_has_said_is_passed_on() -> None:
+    core = core_of()
+    for client in (A, B, C):
+        core.on_datagram(RECEIVER_ALIVE, client, 0)
+    core.on_datagram(QUERY, A, 0)
+    for client in (B, C):
+        core.on_datagram(RECEIVER_ALIVE, client, s(1))
+    core.on_timer(TTL_NS)
+    assert told(core.next_sends() or ()) == {B: QUERY, C: QUERY}

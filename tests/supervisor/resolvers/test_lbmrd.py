@@ -188,8 +188,9 @@ def test_the_service_manager_is_told(tmp_path: Path) -> None:
             assert daemon.end() == 0
 
 
-def test_a_flood_leaves_time_for_timers(tmp_path: Path) -> None:
-    """A turn takes no more than a batch, and fewer datagrams the more clients there are."""
+def test_a_flood_leaves_time_for_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn takes a bounded number of datagrams."""
+    monkeypatch.setattr("supervisor.resolvers.lbmrd.BATCHES_PER_TURN", 1)
     loop, log = Loop(), logging.getLogger("tests.lbmrd")
     args = PROGRAM.arguments().parse_args(["-i", "127.0.0.1", "-p", "0"])
     daemon = Lbmrd(PROGRAM.load(args, print), loop, log)
