@@ -34,13 +34,13 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto.delivery": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.interest": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
     "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest", "dro.proto.repair"),
-    "dro.proto.lbmrd": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver_service": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.repair": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.context": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
     "dro.proto.lbmrd": ("dro", "dro.wire.*"),
+    "dro.proto.srs": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.stream": ("dro", "dro.wire.*", "dro.proto", "dro.proto.delivery", "dro.proto.context"),
     **{  # of a kind of transport
         f"dro.proto.{folder.name}": ("dro", "dro.wire.*", "dro.proto", "dro.proto.repair")

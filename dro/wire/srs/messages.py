@@ -103,7 +103,7 @@ class StreamRequest:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """SIR, or SER when it says the end: a source. `source` is a source string, as bytes."""
+    """SIR: a source, or with the cost -1 its end. `source` is a source string, as bytes."""
 
     otid: bytes
     topic: bytes

@@ -20,9 +20,9 @@ from dro.wire.lbmr.tlv import fits
 
 LENGTH_BYTES: Final = 3
 FRAME_LENGTH_MAX: Final = 0xFFFFFF
-FRAME_MAX_BYTES: Final = 1 << 18
+FRAME_MAX_BYTES: Final = 1 << 20
 """Largest frame that is taken unless a user says otherwise. Guess: batches of UM stay far below."""
-JOINED_MAX_BYTES: Final = 1 << 20
+JOINED_MAX_BYTES: Final = 1 << 21
 UNBOUNDED_N: Final = 0x7FFFFFFF
 """A request for frames without an end."""
 
@@ -305,10 +305,10 @@ def _framed(stream_id: int, kind: int, flags: int, *parts: bytes) -> bytes:
 class FrameSplitter:
     """Bytes of one direction of a connection in, frames without their lengths out."""
 
-    __slots__ = ("_buffer", "_max_bytes", "_pos")
+    __slots__ = ("_buffer", "_pos", "max_bytes")
 
     def __init__(self, max_bytes: int = FRAME_MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._buffer = bytearray()
         self._pos = 0
 
@@ -328,8 +328,8 @@ class FrameSplitter:
         if len(buffer) - pos < LENGTH_BYTES:
             return None
         size = int.from_bytes(buffer[pos : pos + LENGTH_BYTES], "big")
-        if not _HEADER.size <= size <= self._max_bytes:
-            raise DecodeError("frame.length", f"{size} bytes, {_HEADER.size} to {self._max_bytes} are taken")
+        if not _HEADER.size <= size <= self.max_bytes:
+            raise DecodeError("frame.length", f"{size} bytes, {_HEADER.size} to {self.max_bytes} are taken")
         end = pos + LENGTH_BYTES + size
         if len(buffer) < end:
             return None
@@ -340,11 +340,11 @@ class FrameSplitter:
 class FragmentJoiner:
     """Puts requests and payloads together that came in several frames (`follows`); all other frames pass."""
 
-    __slots__ = ("_held_bytes", "_max_bytes", "_parts")
+    __slots__ = ("_max_bytes", "_parts", "held_bytes")
 
     def __init__(self, max_bytes: int = JOINED_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._parts: dict[int, tuple[RequestFrame | PayloadFrame, list[bytes]]] = {}  # by stream
 
     def join(self, frame: Frame) -> Frame | None:
@@ -363,8 +363,8 @@ class FragmentJoiner:
         if held is None:
             held = self._parts[frame.stream_id] = (frame, [])
         held[1].append(frame.data)
-        self._held_bytes += len(frame.data) + _HELD_COST
-        if self._held_bytes > self._max_bytes:
+        self.held_bytes += len(frame.data) + _HELD_COST
+        if self.held_bytes > self._max_bytes:
             raise DecodeError("frame.follows", f"more than {self._max_bytes} bytes in unfinished messages")
         if frame.follows:
             return None
@@ -379,4 +379,4 @@ class FragmentJoiner:
     def _drop(self, stream_id: int) -> None:
         held = self._parts.pop(stream_id, None)
         if held is not None:
-            self._held_bytes -= sum(len(part) + _HELD_COST for part in held[1])
+            self.held_bytes -= sum(len(part) + _HELD_COST for part in held[1])

@@ -1,0 +1,1 @@
+"""Topic resolution over TCP: what the server (SRS) decides, without sockets."""

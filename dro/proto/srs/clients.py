@@ -1,0 +1,151 @@
+"""The clients of a server of topic resolution over TCP, with or without a connection, and how long they are remembered.
+
+What a lost client has told is kept for the state lifetimes; when it is back, what it does not tell again within the
+grace goes. What is long to do is appended to `chores`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dro.proto.srs.connection import SrsConnection
+from dro.proto.srs.records import SrsRecords, Steps
+from dro.proto.srs.settings import SrsSettings
+from dro.proto.srs.tables import ClientKey, SrsClient
+from dro.wire.srs.messages import RegistrationRequest
+
+
+@dataclass(slots=True)
+class ClientCounts:
+    """What has happened since the start."""
+
+    registrations: int = 0
+    returned: int = 0
+    forgotten: int = 0  # to make room for others
+
+
+class SrsClients:
+    """All clients that are remembered."""
+
+    def __init__(self, settings: SrsSettings, records: SrsRecords, chores: deque[Steps]) -> None:
+        self._times = settings.times
+        self._most = settings.limits.clients
+        self._records = records
+        self._chores = chores
+        self.counts = ClientCounts()
+        self.lost: dict[SrsClient, None] = {}  # the one lost first comes first
+        self._clients: dict[ClientKey, SrsClient] = {}
+        self._routed: dict[SrsClient, None] = {}  # that have told a domain route
+        self._source_ends: deque[tuple[int, SrsClient, int]] = deque()  # with the generation that is over
+        self._interest_ends: deque[tuple[int, SrsClient, int]] = deque()
+        self._graces: deque[tuple[int, SrsClient, int]] = deque()
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def find(self, request: RegistrationRequest) -> SrsClient | None:
+        """Find who registers again."""
+        return self._clients.get(_key_of(request))
+
+    def register(self, request: RegistrationRequest, connection: SrsConnection, now_ns: int) -> SrsClient | None:
+        """Take a client, new or back; None when there are too many."""
+        key = _key_of(request)
+        client = self._clients.get(key)
+        if client is None:
+            if len(self._clients) >= self._most and not self.make_room():
+                return None
+            self._numbers += 1
+            client = self._clients[key] = SrsClient(key, self._numbers, request)
+        else:
+            self.counts.returned += 1
+            self.lost.pop(client, None)
+            client.registration = request
+            self._graces.append((now_ns + self._times.grace_ns, client, client.generation + 1))
+        client.generation += 1
+        client.connection = connection
+        self.counts.registrations += 1
+        return client
+
+    def lose(self, client: SrsClient, now_ns: int) -> None:
+        """Note that a client has lost its connection: its records stay for a while."""
+        client.connection = None
+        if not client.sources and not client.interest:
+            self._forget(client)
+            return
+        self.lost[client] = None
+        for lifetime_ns, queue in (
+            (self._times.source_state_ns, self._source_ends),
+            (self._times.interest_state_ns, self._interest_ends),
+        ):
+            if lifetime_ns:
+                queue.append((now_ns + lifetime_ns, client, client.generation))
+
+    def make_room(self) -> bool:
+        """Forget the client that was lost first; False when none is lost."""
+        client = next(iter(self.lost), None)
+        if client is None:
+            return False
+        self.counts.forgotten += 1
+        self._forget(client)
+        return True
+
+    def _forget(self, client: SrsClient) -> None:
+        """Remove a client with all that it has told."""
+        self.lost.pop(client, None)
+        self._routed.pop(client, None)
+        del self._clients[client.key]
+        self._chores.append(self._records.forget_sources(client, client.generation + 1))
+        self._chores.append(self._records.forget_all_interest(client, client.generation + 1))
+
+    # domain routes
+
+    def keep_route(self, client: SrsClient, raw: bytes, now_ns: int) -> None:
+        """Keep the frame of a domain route for who comes later."""
+        client.route, client.route_until_ns = raw, now_ns + self._times.route_state_ns
+        self._routed[client] = None
+
+    def routes(self, but: SrsClient, now_ns: int) -> Iterator[bytes]:
+        """Yield the frames of the domain routes that others have told lately."""
+        for client in list(self._routed):
+            if client.route_until_ns <= now_ns:
+                del self._routed[client]
+            elif client is not but:
+                yield client.route
+
+    # time
+
+    def next_deadline(self) -> int | None:
+        dues = [queue[0][0] for queue in (self._source_ends, self._interest_ends, self._graces) if queue]
+        farewell_ns = self._records.next_farewell_ns()
+        return min([*dues, *([] if farewell_ns is None else [farewell_ns])], default=None)
+
+    def on_timer(self, now_ns: int) -> None:
+        """Begin what is due."""
+        records = self._records
+        for client, steps in records.due_farewells(now_ns):
+            self._chores.append(self._then_drop(client, steps))
+        for queue, forget in (
+            (self._source_ends, records.forget_sources),
+            (self._interest_ends, records.forget_all_interest),
+        ):
+            while queue and queue[0][0] <= now_ns:
+                _, client, generation = queue.popleft()
+                if client in self.lost and client.generation == generation:
+                    self._chores.append(self._then_drop(client, forget(client, generation + 1)))
+        while self._graces and self._graces[0][0] <= now_ns:
+            _, client, generation = self._graces.popleft()
+            self._chores.append(self._then_drop(client, records.forget_sources(client, generation)))
+            self._chores.append(self._then_drop(client, records.forget_all_interest(client, generation)))
+
+    def _then_drop(self, client: SrsClient, steps: Steps) -> Steps:
+        """Forget a lost client once nothing is left of what it has told."""
+        yield from steps
+        if client in self.lost and not client.sources and not client.interest:
+            self._forget(client)
+
+
+def _key_of(request: RegistrationRequest) -> ClientKey:
+    return (request.client_ip, request.client_port, request.session_id)
