@@ -52,7 +52,9 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.config.reading": ("dro",),
     "dro.config.um": ("dro", "dro.config.reading"),
     "dro.config.dro_xml": ("dro", "dro.config.reading", "dro.config.um"),
-    "dro.config.resolvers": ("dro", "dro.config.reading", "dro.config.dro_xml", "dro.proto.lbmrd"),
+    "dro.config.resolvers": (
+        "dro", "dro.config.reading", "dro.config.dro_xml", "dro.proto.lbmrd", "dro.proto.srs",
+    ),
     "dro.config.change": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.lint": ("dro", "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.report": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change"),
@@ -139,8 +141,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "supervisor.samples", "supervisor.parent", "supervisor.reload",
     ),
     "supervisor.resolvers": (
-        *FLOOR, "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.resolvers", "dro.proto.lbmrd",
-        "dro.transport", "supervisor.host", "supervisor.parent",
+        *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.resolvers",
+        "dro.proto.lbmrd", "dro.proto.srs", "dro.transport", "supervisor.host", "supervisor.parent",
     ),
     "supervisor.tools": (),
     "supervisor.tools.doctor": (

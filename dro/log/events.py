@@ -372,6 +372,13 @@ class LogEvent(StrEnum):
     CLIENT_REFUSED = "client refused: there are as many as may be", _WARNING, "from clients remedy"
     TR_OVERLOAD = "TR datagrams dropped: more than can be passed on", _WARNING, "from dropped"
     TR_UNTRANSLATED = "TR datagram not sent to another network domain: not translated", _WARNING, "from error"
+    SRS_CLIENT_REGISTERED = "client registered over TCP", _INFO, "from client"
+    SRS_CLIENT_LOST = "client has lost its connection", _INFO, "from client"
+    SRS_CONNECTION_ENDED = "connection of a client ended", _WARNING, "from reason"
+    SRS_UNREADABLE = "records of a client cannot be read", _WARNING, "from error"
+    SRS_RECORDS_REFUSED = "records of clients refused", _WARNING, "refused remedy"
+    SRS_DOMAIN = "domain id told by a DRO", _INFO, "from domain"
+    SRS_ACCEPT_FAILED = "connection could not be taken", _ERROR, "error"
 
     # callbacks of an application
     RECEIVER_EVENT_CALLBACK = "event callback of a receiver failed", _ERROR, "topic"

@@ -227,6 +227,10 @@ class SrsServer:
             del self._busy[connection]
             if self._advance(connection):
                 self._busy[connection] = None
+        return self.has_work
+
+    @property
+    def has_work(self) -> bool:
         return bool(self._busy or self._chores)
 
     def _advance(self, connection: SrsConnection) -> bool:
