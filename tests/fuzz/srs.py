@@ -1,0 +1,59 @@
+"""The target that is the server of topic resolution over TCP.
+
+What it sends must be readable, what a client can make it remember is bounded, and with time it forgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from dro.clock import s
+from dro.errors import DecodeError
+from dro.proto.srs.settings import SrsLimits, SrsSettings, SrsTimes
+from dro.wire.srs import rsocket
+from dro.wire.srs.messages import EXT_LBMR, InterestMode, encode
+from dro.wire.srs.rsocket import ExtFrame, Frame, FrameType, RequestFrame
+from tests.builders.srs_records import all_records, client_frames
+from tests.fakes.srs import FakeSrsClient, SrsSite
+from tests.fuzz.seeds import vectors
+from tests.fuzz.target import Target
+
+
+def _srs(data: bytes) -> Hashable:
+    """Bytes of one client of a server: what others are told can be read, and nothing is left when its time is over."""
+    limits = SrsLimits(client_record_bytes=20_000, client_patterns=5, queue_bytes=30_000)
+    site = SrsSite(SrsSettings(SrsTimes(source_state_ns=s(5), interest_state_ns=s(5)), limits))
+    witness, stranger = site.client(2, InterestMode.FLOOD_AND_FORWARD), FakeSrsClient(site, 1)
+    if data[:1] == b"R":
+        stranger.register()
+        stranger.open_stream()
+    data = data[1:]
+    for at in range(0, len(data), 997):
+        site.server.on_bytes(stranger.connection, data[at : at + 997], site.now_ns)
+    site.settle()
+    told, is_closed = witness.take(), stranger.is_closed
+    assert site.server.records.record_bytes <= 20_000
+    if not is_closed:
+        stranger.lose()
+    site.wait(40)
+    assert site.server.records.record_bytes == 0
+    assert len(site.server.clients) == 1
+    assert not witness.is_closed
+    if is_closed and not told:
+        raise DecodeError("srs", stranger.errors[-1].decode()[:30] if stranger.errors else "")
+    return tuple([type(record).__name__ for record in told[:4]]), is_closed, len(witness.frames)
+
+
+def _srs_seeds() -> list[bytes]:
+    """Bytes behind a letter that says whether the client has registered."""
+    runs: list[list[Frame]] = [
+        client_frames()[3:],
+        [RequestFrame(5, FrameType.REQUEST_FNF, encode(record)) for record in all_records()],
+        [ExtFrame(EXT_LBMR, data) for data in vectors("lbmr")[:10]],
+    ]
+    written = [b"".join(map(rsocket.encode, run)) for run in (client_frames(), *runs)]
+    return [b"-" + written[0], *(b"R" + raw for raw in written[1:])]
+
+
+TARGETS: Final = (Target("core-srs", _srs_seeds, _srs, short=150),)
