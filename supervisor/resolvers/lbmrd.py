@@ -1,7 +1,8 @@
 """`lbmrd`, the unicast topic resolution daemon: one UDP socket, and the core that says who gets what.
 
 A turn of the loop takes some batches of datagrams, answers keepalives, and passes others on for `dro.loop.SLICE_NS`,
-one at least; so timers and the service manager have their turns however much comes. Source: public manual, lbmrd man page.
+one at least; so timers and the service manager have their turns however much comes. Source: public manual, man page of
+lbmrd.
 """
 
 from __future__ import annotations
