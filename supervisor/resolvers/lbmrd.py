@@ -1,8 +1,8 @@
 """`lbmrd`, the unicast topic resolution daemon: one UDP socket, and the core that says who gets what.
 
 A turn of the loop takes some batches of datagrams, answers keepalives, and passes others on for `dro.loop.SLICE_NS`,
-one at least; so timers and the service manager have their turns however much comes. Source: public manual, man page of
-lbmrd.
+one at least; so timers and the service manager have their turns however much comes. Source: public manual, lbmrd man
+page.
 """
 
 from __future__ import annotations
@@ -55,12 +55,29 @@ def arguments() -> Parser:
     """Make the parser of the command line."""
     parser = parser_of(NAME, "Unicast topic resolution daemon: passes on what contexts tell each other about topics.")
     add = parser.add_argument
-    add("-a", "--activity", metavar="MS", type=whole(1, _UINT32_MAX), help="look for silent clients that often")
-    add("-i", "--interface", metavar="ADDR", help='address, network, host or "device" to receive on')
+    add(
+        "-a",
+        "--activity",
+        metavar="MS",
+        type=whole(1, _UINT32_MAX),
+        help="look for silent clients that often (default 60000)",
+    )
+    add(
+        "-i",
+        "--interface",
+        metavar="ADDR",
+        help='address, network, host or "device" to receive on (default: the first one)',
+    )
     add("-p", "--port", metavar="PORT", type=whole(0, 65535), help="UDP port (default 15380); 0: one that is free")
     add("-r", "--rcv-buf", metavar="BYTES", type=whole(0, _INT32_MAX), help="receive buffer of the socket")
     add("-s", "--snd-buf", metavar="BYTES", type=whole(0, _INT32_MAX), help="send buffer of the socket")
-    add("-t", "--ttl", metavar="SECONDS", type=whole(1, _UINT32_MAX), help="how long a client may be silent")
+    add(
+        "-t",
+        "--ttl",
+        metavar="SECONDS",
+        type=whole(1, _UINT32_MAX),
+        help="how long a client may be silent (default 60)",
+    )
     add("--max-clients", metavar="N", type=whole(1, 1_000_000), default=CLIENTS_MAX,
         help="refuse further clients (default %(default)s)")  # fmt: skip
     return parser
