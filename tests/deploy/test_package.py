@@ -163,6 +163,10 @@ def test_units_under_systemd(built: Built, tmp_path: Path) -> None:
 
         machine.run(["systemctl", "start", "tnwgd-history-receive", "tnwgd-history-compact"])
         assert ask("systemctl", "is-active", "tnwgd-history-receive") == "active"
+        machine.run(["systemctl", "start", "lbmrd"])
+        assert ask("systemctl", "show", "--property=StatusText", "--value", "lbmrd").startswith("lbmrd at ")
+        machine.run(["systemctl", "stop", "lbmrd"])
+        assert ask("systemctl", "show", "--property=Result", "--value", "lbmrd") == "success"
         machine.run(["systemctl", "stop", "tnwgd@dro", "tnwgd-history-receive"])
         assert ask("systemctl", "show", "--property=Result", "--value", "tnwgd@dro") == "success"
         assert ask("find", "/dev/shm", "/run/open-dro", "-user", USER) == ""

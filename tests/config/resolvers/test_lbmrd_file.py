@@ -94,7 +94,7 @@ def test_without_a_file_and_in_an_empty_one_the_defaults_hold(tmp_path: Path) ->
         ('<replace address="10.2.0.253" port="80"/>', "", "16: <rule>: <replace> is missing; add <replace>"),
         ("<rule>", "<role>", "not well-formed XML"),
         ('version="1.0">\n', 'version="2">\n', "2: <lbmrd version=\"2\">: '2' is not allowed; write one of 1.0"),
-        ("<activity>", "<actvity>1</actvity><activity>", "did you mean activity?"),
+        ("<port>12000</port>", "<portt>1</portt>", "did you mean port?"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, old: str, new: str, error: str) -> None:
