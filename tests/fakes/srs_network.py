@@ -24,7 +24,8 @@ class SrsContext:
     def __init__(self, network: SrsNetwork, name: bytes, *, source_type: int, domain_id: int, mode: int) -> None:
         self.source_id = name.ljust(8, b".")[:8]
         self.source_type = source_type
-        self.client = ServiceClient(self.source_id, source_type, domain_id, network.now_ns)
+        filters = InterestMode(mode).filters
+        self.client = ServiceClient(self.source_id, source_type, domain_id, network.now_ns, filters=filters)
         self.registration = RegistrationRequest(
             source_type, 0x0A000001, 14391, int.from_bytes(self.source_id[:4], "big"), 0, mode, domain_id
         )

@@ -44,8 +44,12 @@ DOMAIN_INSTANCE: Final = b"SRS\0\0\0\0\0"
 class ServiceClient:
     """See the module text. SRSes are named by their place in the list; times are ns of the host's clock."""
 
-    def __init__(self, source_id: bytes, source_type: int, domain_id: int, now_ns: int) -> None:
-        """`source_type` is a `SenderType`; `domain_id` that of a DRO, 0 of others."""
+    def __init__(
+        self, source_id: bytes, source_type: int, domain_id: int, now_ns: int, *, filters: bool = True
+    ) -> None:
+        """`source_type` is a `SenderType`; `domain_id` that of a DRO, 0 of others; `filters`: is told what it wants."""
+        self._filters = filters
+        self._releases_soon = False
         self._links: dict[int, ServiceLink] = {}
         self._own = OwnRecords(source_id, source_type, domain_id)
         self._told = ToldRecords(source_id, domain_id)
@@ -78,13 +82,15 @@ class ServiceClient:
 
     def _answer(self, packet: lbmr.Packet) -> None:
         match packet.body:
-            case lbmr.Queries(tqrs) if again := [topic for topic in tqrs if self._own.wants(topic)]:
+            case lbmr.Queries(tqrs) if again := [topic for topic in tqrs if self._own.asked(topic)]:
                 if not self._asked:
                     self._timers.call_at(self.now_ns + AGAIN_NS, self._answer_queries)
                 self._asked.update(dict.fromkeys(again))
             case lbmr.TopicManagement(records):
                 for tmr in records:
-                    if tmr.kind == lbmr.TmrType.USE and not tmr.is_response:
+                    if tmr.kind == lbmr.TmrType.LEAVE:
+                        self._release_unwanted_soon()
+                    elif not tmr.is_response:
                         answer = self._told.answer(tmr)
                         if answer is not None:
                             self._packets.append(answer)
@@ -173,6 +179,16 @@ class ServiceClient:
         if domain_id:
             options = lbmr.standard_options(DOMAIN_INSTANCE, lbmr.SenderType.DRO, domain_id)
             self._packets.append(lbmr.Packet(lbmr.VERSION, options, lbmr.Queries()))
+
+    def _release_unwanted_soon(self) -> None:
+        """Forget sources that nobody wants any more: an SRS that filters does not tell their end."""
+        if self._filters and not self._releases_soon:
+            self._releases_soon = True
+            self._timers.call_at(self.now_ns + AGAIN_NS, self._release_unwanted)
+
+    def _release_unwanted(self) -> None:
+        self._releases_soon = False
+        self._release_in_slices(self._told.steps_to_release_unwanted(self._own.wants))
 
     def _release_stale(self, srs: int, link: ServiceLink) -> None:
         if self._links.get(srs) is link:

@@ -12,11 +12,13 @@ with cost -1, which names the session: another DRO may advertise the same OTID.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dro.clock import s
+from dro.patterns import PCRE, Pattern, PatternError
 from dro.proto.resolver_service.records import source_info
 from dro.table import Table
 from dro.wire.lbmr import packet as lbmr
@@ -47,6 +49,8 @@ class OwnRecords:
         self._source_type = source_type
         self._sources: Table[bytes, SourceInfo] = Table()  # by OTID
         self._interest: Table[tuple[bool, bytes, int], InterestInfo] = Table()  # by pattern or not, name, domain
+        self._wanted: Counter[bytes] = Counter()  # domains that a topic is wanted for
+        self._patterns: dict[tuple[bytes, int], Pattern | None] = {}  # None: cannot be used
         self._route = b""
         self._route_told_ns = -ROUTE_EVERY_NS
         self._serial = 0
@@ -60,9 +64,13 @@ class OwnRecords:
         if self._route:
             yield ToTell("route", self._route, is_extension=True)
 
-    def wants(self, topic: bytes) -> bool:
-        """Whether the context has said that it wants the topic."""
+    def asked(self, topic: bytes) -> bool:
+        """Whether the context has said that it wants the topic itself."""
         return (False, topic, _OWN) in self._interest
+
+    def wants(self, topic: bytes) -> bool:
+        """Whether sources of the topic are wanted, by its name or a pattern."""
+        return topic in self._wanted or any(matches(topic) for matches in self._patterns.values() if matches)
 
     def end(self) -> Iterator[ToTell]:
         """End all that holds."""
@@ -125,20 +133,40 @@ class OwnRecords:
             domain_id = self.domain_id if domain_id == _OWN else domain_id
             record = InterestInfo(kind, name, domain_id, self._source_id, self._source_type)
             self._interest[key] = record
+            if is_pattern:
+                self._patterns[name, domain_id] = _compile(name)
+            else:
+                self._wanted[name] += 1
             yield ToTell(key, encode(record))
 
     def _unwant(self, name: bytes, domain_id: int, *, is_pattern: bool) -> Iterator[ToTell]:
         key = (is_pattern, name, domain_id)
         record = self._interest.pop(key, None)
         if record is not None:
+            self._forget_name(record)
             kind = MessageId.WILDCARD_DELETE if is_pattern else MessageId.RECEIVER_DELETE
             yield ToTell(key, encode(replace(record, kind=kind)))
+
+    def _forget_name(self, record: InterestInfo) -> None:
+        if record.is_pattern:
+            del self._patterns[record.name, record.domain_id]
+            return
+        self._wanted[record.name] -= 1
+        if not self._wanted[record.name]:
+            del self._wanted[record.name]
 
     def _on_route(self, datagram: bytes, now_ns: int) -> Iterator[ToTell]:
         frame = _extension(datagram)
         if frame != self._route or now_ns - self._route_told_ns >= ROUTE_EVERY_NS:
             self._route, self._route_told_ns = frame, now_ns
             yield ToTell("route", frame, is_extension=True)
+
+
+def _compile(pattern: bytes) -> Pattern | None:
+    try:
+        return Pattern(pattern, PCRE)
+    except PatternError:
+        return None
 
 
 def _extension(datagram: bytes) -> bytes:

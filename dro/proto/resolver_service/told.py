@@ -10,8 +10,8 @@ receivers; it is left out.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeAlias
@@ -26,11 +26,20 @@ from dro.wire.srs.messages import END_COST, InterestInfo, MessageId, SourceDelet
 ROUTE_LIFE_NS: Final = s(30)
 """A domain route that is not told again for so long is forgotten."""
 ROUTES_MAX: Final = 1024
+HELD_MAX_BYTES: Final = 512 << 20
+"""What SRSes may make a context remember, as counted by `_cost`."""
+_RECORD_BYTES: Final = 1000
 _DELETES: Final = (MessageId.RECEIVER_DELETE, MessageId.WILDCARD_DELETE)
 
 SourceKey: TypeAlias = tuple[bytes, bytes]  # OTID, context instance
 InterestKey: TypeAlias = tuple[bool, bytes, int, bytes]  # is pattern, name, domain, context instance
 _Key: TypeAlias = SourceKey | InterestKey
+
+
+def _cost(record: SourceInfo | InterestInfo) -> int:
+    """Count the bytes of a record and of what is kept with it."""
+    text = record.topic + record.source if isinstance(record, SourceInfo) else record.name
+    return _RECORD_BYTES + 2 * len(text)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +64,8 @@ class ToldRecords:
         self._by_topic: Table[bytes, dict[_Key, None]] = Table()
         self._wanting: Counter[tuple[bool, bytes]] = Counter()  # contexts of this TRD that want a name
         self._changed: dict[_Key, None] = {}
-        self._ended: list[lbmr.Packet] = []
+        self._ended: deque[lbmr.Packet] = deque()
+        self._bytes = 0
         self._routes: dict[bytes, tuple[lbmr.Packet, int]] = {}  # by context instance; when they came
 
     # what SRSes tell
@@ -87,6 +97,8 @@ class ToldRecords:
         held = self._held.get(key)
         if held is None or held.record != info:
             tir = advertisement(info)
+            if held is None:
+                self._count(info)
             if held is not None and (old := held.tir) is not None and old.transport != tir.transport:
                 self._ended.append(self._final(held))
             if held is None:
@@ -105,12 +117,19 @@ class ToldRecords:
             return
         held = self._held.get(key)
         if held is None:
+            self._count(record)
             held = self._held[key] = _Held(record, None)
             if is_local:
                 self._wanting[key[:2]] += 1
             self._changed[key] = None
         held.holders |= srs
         held.fresh |= srs
+
+    def _count(self, record: SourceInfo | InterestInfo) -> None:
+        """Count a new record. Raises: DecodeError when there is no room for it."""
+        if self._bytes > HELD_MAX_BYTES:
+            raise DecodeError("srs", f"records of SRSes take more than {HELD_MAX_BYTES >> 20} MiB, no more are kept")
+        self._bytes += _cost(record)
 
     def _is_local(self, domain_id: int) -> bool:
         return domain_id in (0, self.domain_id)
@@ -126,6 +145,7 @@ class ToldRecords:
         del self._held[key]
         self._changed.pop(key, None)
         record = held.record
+        self._bytes -= _cost(record)
         if isinstance(record, SourceInfo):
             for table, name in ((self._by_otid, record.otid), (self._by_topic, record.topic)):
                 del table[name][key]
@@ -156,6 +176,14 @@ class ToldRecords:
             held = self._held.get(key)
             if held is not None and held.holders & srs and not held.fresh & srs:
                 self._release(key, srs)
+            yield
+
+    def steps_to_release_unwanted(self, wants: Callable[[bytes], bool]) -> Iterator[None]:
+        """Release in steps the sources whose topics are not wanted."""
+        for topic in list(self._by_topic):
+            if not wants(topic):
+                for key in list(self._by_topic.get(topic, ())):
+                    self._release(key, self._held[key].holders)
             yield
 
     # packets
@@ -202,9 +230,9 @@ class ToldRecords:
         return bool(self._changed or self._ended)
 
     def take_packets(self, most: int) -> list[lbmr.Packet]:
-        """Return packets with what has ended, and with `most` records at the most that are new."""
-        packets, self._ended = self._ended, []
-        for key in list(islice(self._changed, most)):
+        """Return packets with what has ended, and then with what is new, of `most` records at the most."""
+        packets = [self._ended.popleft() for _ in range(min(most, len(self._ended)))]
+        for key in list(islice(self._changed, most - len(packets))):
             del self._changed[key]
             held = self._held[key]
             record = held.record

@@ -103,7 +103,10 @@ class TopicResolution(ContextHost):
         """Address and port of the context's request port, when that is open."""
         self._services: ServiceLinks | None = None
         if service.services:
-            client = ServiceClient(config.source_id, config.source_type, config.domain_id, loop.now_ns())
+            client = ServiceClient(
+                config.source_id, config.source_type, config.domain_id, loop.now_ns(),
+                filters=service.interest_mode != "flood",
+            )  # fmt: skip
             self._client = client
             self._services = ServiceLinks(
                 loop, service.services, client, sockets,
