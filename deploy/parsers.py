@@ -11,6 +11,7 @@ import analytics.generate
 import analytics.report
 import supervisor.history.main
 import supervisor.resolvers.lbmrd
+import supervisor.resolvers.umsrs
 import supervisor.start.command_line
 import supervisor.tools.ctl.main
 import supervisor.tools.top.main
@@ -29,6 +30,7 @@ def parsers() -> Mapping[str, argparse.ArgumentParser]:
     made += [
         supervisor.history.main.arguments(),
         supervisor.resolvers.lbmrd.arguments(),
+        supervisor.resolvers.umsrs.arguments(),
         analytics.aggregate.arguments(),
         analytics.report.arguments(),
         analytics.generate.arguments(),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import supervisor.resolvers.lbmrd
+import supervisor.resolvers.umsrs
 import supervisor.start.command_line
 import supervisor.tools.ctl.main
 import supervisor.tools.init.main
@@ -36,6 +37,7 @@ COMMANDS = {
     "watch.md": """tnwgd-top, tnwgdctl status, tnwgdctl portals, tnwgdctl topics, tnwgdctl sources, tnwgdctl interest,
         tnwgdctl proxies, tnwgdctl blocked, tnwgdctl losses, tnwgdctl routes, tnwgdctl explain""",
     "lbmrd.md": "lbmrd",
+    "umsrs.md": "umsrs",
     "peer-links.md": "tnwgdctl peers, tnwgdctl topology, tnwgdctl path, tnwgdctl recalculate",
 }
 """The guide that explains each command."""
@@ -85,6 +87,7 @@ DAEMON = [
     *commands(supervisor.tools.top.main.arguments(), "tnwgd-top"),
     ("tnwgd", supervisor.start.command_line.arguments()),
     ("lbmrd", supervisor.resolvers.lbmrd.arguments()),
+    ("umsrs", supervisor.resolvers.umsrs.arguments()),
 ]
 
 
