@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,7 @@ NAME: Final = "umsrs"
 READ_BYTES: Final = 64 * 1024
 _ACCEPTS: Final = 64  # in one turn
 _CHUNKS: Final = 8  # that are written in one turn of a connection
+_RESUMED: Final = 16
 _BACKLOG: Final = 1024
 _SPARE_FILES: Final = 100
 _PAUSE_NS: Final = s(1)
@@ -227,18 +229,24 @@ class Umsrs:
             for connection in self._server.take_ready():
                 if connection in self._sockets:
                     self._write(connection)
+            for note in self._server.take_notes():
+                self._tell(note)
+            self._resume()
             if not self._server.has_work:
                 break
             yield
         self._is_working = False
-        for connection in list(self._paused):
-            if connection.wants_bytes:
-                del self._paused[connection]
-                self._read_on(connection)
-        for note in self._server.take_notes():
-            self._tell(note)
         self._tell_refused()
         self._arm()
+
+    def _resume(self) -> None:
+        """Read on where what has been read is worked on; a few are looked at a time."""
+        for connection in list(islice(self._paused, _RESUMED)):
+            del self._paused[connection]
+            if connection.wants_bytes:
+                self._read_on(connection)
+            else:
+                self._paused[connection] = None
 
     def _write(self, connection: SrsConnection) -> None:
         sock = self._sockets[connection]

@@ -7,7 +7,6 @@ grace goes. What is long to do is appended to `chores`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dro.proto.srs.connection import SrsConnection
@@ -95,7 +94,7 @@ class SrsClients:
     def _forget(self, client: SrsClient) -> None:
         """Remove a client with all that it has told."""
         self.lost.pop(client, None)
-        self._routed.pop(client, None)
+        self._drop_route(client)
         del self._clients[client.key]
         self._chores.append(self._records.forget_sources(client, client.generation + 1))
         self._chores.append(self._records.forget_all_interest(client, client.generation + 1))
@@ -103,17 +102,20 @@ class SrsClients:
     # domain routes
 
     def keep_route(self, client: SrsClient, raw: bytes, now_ns: int) -> None:
-        """Keep the frame of a domain route for who comes later."""
-        client.route, client.route_until_ns = raw, now_ns + self._times.route_state_ns
-        self._routed[client] = None
+        """Keep the frame of a domain route for who comes later, in place of the last one."""
+        self._drop_route(client)
+        if self._records.take_bytes(client, len(raw)):
+            client.route, client.route_until_ns = raw, now_ns + self._times.route_state_ns
+            self._routed[client] = None
 
-    def routes(self, but: SrsClient, now_ns: int) -> Iterator[bytes]:
-        """Yield the frames of the domain routes that others have told lately."""
-        for client in list(self._routed):
-            if client.route_until_ns <= now_ns:
-                del self._routed[client]
-            elif client is not but:
-                yield client.route
+    def _drop_route(self, client: SrsClient) -> None:
+        self._routed.pop(client, None)
+        self._records.give_back(client, len(client.route))
+        client.route = b""
+
+    def routes(self, but: SrsClient) -> list[bytes]:
+        """Return the frames of the domain routes that others have told lately."""
+        return [client.route for client in self._routed if client is not but]
 
     # time
 
@@ -125,6 +127,8 @@ class SrsClients:
     def on_timer(self, now_ns: int) -> None:
         """Begin what is due."""
         records = self._records
+        for client in [one for one in self._routed if one.route_until_ns <= now_ns]:
+            self._drop_route(client)
         for client, steps in records.due_farewells(now_ns):
             self._chores.append(self._then_drop(client, steps))
         for queue, forget in (

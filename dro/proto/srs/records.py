@@ -175,7 +175,7 @@ class SrsRecords:
 
     # accounts
 
-    def _take_bytes(self, client: SrsClient, count: int) -> bool:
+    def take_bytes(self, client: SrsClient, count: int) -> bool:
         """Count bytes that a client brings; False, and nothing is counted, when they are too many."""
         limits = self._limits
         if (
@@ -188,7 +188,8 @@ class SrsRecords:
         self.record_bytes += count
         return True
 
-    def _give_back(self, client: SrsClient, count: int) -> None:
+    def give_back(self, client: SrsClient, count: int) -> None:
+        """Count bytes of a client no more."""
         client.record_bytes -= count
         self.record_bytes -= count
 
@@ -209,7 +210,7 @@ class SrsRecords:
             source.generation, source.farewell = client.generation, b""
             if source.raw == raw:
                 return
-            if not self._take_bytes(client, len(raw) - len(source.raw)):
+            if not self.take_bytes(client, len(raw) - len(source.raw)):
                 return
             source.raw, source.address = raw, record.source
         yield from self._tell((yield from self._told_of(record.topic, client)), raw)
@@ -219,7 +220,7 @@ class SrsRecords:
         if others and others[0].topic.name != record.topic:
             self.counts.other_topic += 1
             return None
-        if not self._take_bytes(client, len(raw) + SOURCE_COST):
+        if not self.take_bytes(client, len(raw) + SOURCE_COST):
             return None
         topic = self._topics.get(record.topic)
         if topic is None:
@@ -262,7 +263,7 @@ class SrsRecords:
         del client.sources[source.otid]
         del topic.sources[source]
         self.source_count -= 1
-        self._give_back(client, len(source.raw) + SOURCE_COST)
+        self.give_back(client, len(source.raw) + SOURCE_COST)
         if not topic.sources:
             del self._topics[topic.name]
             self._topic_roster.remove(topic)
@@ -302,7 +303,7 @@ class SrsRecords:
 
     def _admits(self, client: SrsClient, record: InterestInfo, size: int) -> bool:
         if not record.is_pattern:
-            return self._take_bytes(client, size + INTEREST_COST)
+            return self.take_bytes(client, size + INTEREST_COST)
         limits = self._limits
         try:
             Pattern(record.name, PCRE)
@@ -312,7 +313,7 @@ class SrsRecords:
         if client.patterns >= limits.client_patterns or len(self._patterns) >= limits.patterns:
             self.counts.refused_patterns += 1
             return False
-        if not self._take_bytes(client, size + PATTERN_COST):
+        if not self.take_bytes(client, size + PATTERN_COST):
             return False
         client.patterns += 1
         return True
@@ -366,7 +367,7 @@ class SrsRecords:
         if entry is None or raw is None:
             return
         del client.interest[(*key, domain_id)]
-        self._give_back(client, len(raw) + (PATTERN_COST if is_pattern else INTEREST_COST))
+        self.give_back(client, len(raw) + (PATTERN_COST if is_pattern else INTEREST_COST))
         client.patterns -= is_pattern
         entry.wanting[client] -= 1
         if not entry.wanting[client]:

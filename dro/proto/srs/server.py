@@ -64,6 +64,7 @@ _STEPS: Final = 64  # of one connection, before the next one has its turn
 _SWEEP_NS: Final = NS_PER_S // 2
 _FEW: Final = 64
 _DONE: Final = object()
+_DATAGRAM_MAX: Final = 65507  # what UDP can carry
 _FULL: Final = 9, 10  # of the bytes for records, from which lost clients make room
 
 
@@ -381,8 +382,10 @@ class SrsServer:
         connection.stream_id, connection.credit = stream_id, min(credit, UNBOUNDED_N)
         self.records.close_stream(connection)
         self.records.open_stream(client, connection)
-        for raw in self.clients.routes(client, self._now_ns):
-            connection.push_frame(raw)
+        for raw in self.clients.routes(client):
+            if not connection.push_frame(raw):
+                self._on_overflow(connection)
+                return
 
     # the domain
 
@@ -412,8 +415,8 @@ class SrsServer:
         client = self._client_of.get(connection)
         if kind != EXT_LBMR or client is None:
             return None
-        packet, _ = lbmr.decode_lenient(data)
-        if packet is None or not self._may_relay(client, len(data)):
+        packet, _ = lbmr.decode_lenient(data[:_DATAGRAM_MAX])
+        if packet is None or len(data) > _DATAGRAM_MAX or not self._may_relay(client, len(data)):
             self.counts.unrelayed += 1
             return None
         raw = rsocket.encode(ExtFrame(EXT_LBMR, data))

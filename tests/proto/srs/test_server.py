@@ -372,6 +372,22 @@ def test_datagrams_without_a_message_of_srs_are_passed_on_and_routes_kept() -> N
     assert site.client(4).extensions(EXT_LBMR) == []
 
 
+def test_routes_that_are_kept_count_as_records_do() -> None:
+    site = SrsSite(limited(client_record_bytes=100))
+    dro = site.client(1)
+    dro.send(ExtFrame(EXT_LBMR, route(3)))
+    site.settle()
+    assert 0 < site.server.records.record_bytes <= 100
+    dro.send(ExtFrame(EXT_LBMR, route(*range(1, 50))))
+    site.settle()
+    assert site.server.records.record_bytes == 0
+    dro.send(ExtFrame(EXT_LBMR, route(4)), ExtFrame(EXT_LBMR, route(5) + bytes(65_507)))
+    site.settle()
+    assert site.client(2).extensions(EXT_LBMR) == [route(4)]
+    site.wait(31)
+    assert site.server.records.record_bytes == 0
+
+
 def test_what_is_passed_on_has_a_rate_and_is_a_datagram() -> None:
     site = SrsSite(limited(relayed_datagrams_s=3, relayed_bytes_s=1000))
     one, other = site.client(1), site.client(2)
