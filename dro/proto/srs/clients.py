@@ -37,9 +37,9 @@ class SrsClients:
         self.lost: dict[SrsClient, None] = {}  # the one lost first comes first
         self._clients: dict[ClientKey, SrsClient] = {}
         self._routed: dict[SrsClient, None] = {}  # that have told a domain route
-        self._source_ends: deque[tuple[int, SrsClient, int]] = deque()  # with the generation that is over
-        self._interest_ends: deque[tuple[int, SrsClient, int]] = deque()
-        self._graces: deque[tuple[int, SrsClient, int]] = deque()
+        self._source_ends: dict[SrsClient, int] = {}  # of lost clients, the first that is due first
+        self._interest_ends: dict[SrsClient, int] = {}
+        self._graces: deque[tuple[int, SrsClient, int]] = deque()  # with the generation that has to be told again
         self._numbers = 0
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class SrsClients:
             client = self._clients[key] = SrsClient(key, self._numbers, request)
         else:
             self.counts.returned += 1
-            self.lost.pop(client, None)
+            self._keep_for_good(client)
             client.registration = request
             self._graces.append((now_ns + self._times.grace_ns, client, client.generation + 1))
         client.generation += 1
@@ -75,12 +75,15 @@ class SrsClients:
             self._forget(client)
             return
         self.lost[client] = None
-        for lifetime_ns, queue in (
-            (self._times.source_state_ns, self._source_ends),
-            (self._times.interest_state_ns, self._interest_ends),
-        ):
-            if lifetime_ns:
-                queue.append((now_ns + lifetime_ns, client, client.generation))
+        if self._times.source_state_ns:
+            self._source_ends[client] = now_ns + self._times.source_state_ns
+        if self._times.interest_state_ns:
+            self._interest_ends[client] = now_ns + self._times.interest_state_ns
+
+    def _keep_for_good(self, client: SrsClient) -> None:
+        """Note that a client is not lost any more."""
+        for known in (self.lost, self._source_ends, self._interest_ends):
+            known.pop(client, None)
 
     def make_room(self) -> bool:
         """Forget the client that was lost first; False when none is lost."""
@@ -93,7 +96,7 @@ class SrsClients:
 
     def _forget(self, client: SrsClient) -> None:
         """Remove a client with all that it has told."""
-        self.lost.pop(client, None)
+        self._keep_for_good(client)
         self._drop_route(client)
         del self._clients[client.key]
         self._chores.append(self._records.forget_sources(client, client.generation + 1))
@@ -120,9 +123,9 @@ class SrsClients:
     # time
 
     def next_deadline(self) -> int | None:
-        dues = [queue[0][0] for queue in (self._source_ends, self._interest_ends, self._graces) if queue]
-        farewell_ns = self._records.next_farewell_ns()
-        return min([*dues, *([] if farewell_ns is None else [farewell_ns])], default=None)
+        dues = [next(iter(ends.values()), None) for ends in (self._source_ends, self._interest_ends)]
+        dues += [self._graces[0][0] if self._graces else None, self._records.next_farewell_ns()]
+        return min((due_ns for due_ns in dues if due_ns is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
         """Begin what is due."""
@@ -131,14 +134,13 @@ class SrsClients:
             self._drop_route(client)
         for client, steps in records.due_farewells(now_ns):
             self._chores.append(self._then_drop(client, steps))
-        for queue, forget in (
+        for ends, forget in (
             (self._source_ends, records.forget_sources),
             (self._interest_ends, records.forget_all_interest),
         ):
-            while queue and queue[0][0] <= now_ns:
-                _, client, generation = queue.popleft()
-                if client in self.lost and client.generation == generation:
-                    self._chores.append(self._then_drop(client, forget(client, generation + 1)))
+            for client in _due(ends, now_ns):
+                del ends[client]
+                self._chores.append(self._then_drop(client, forget(client, client.generation + 1)))
         while self._graces and self._graces[0][0] <= now_ns:
             _, client, generation = self._graces.popleft()
             self._chores.append(self._then_drop(client, records.forget_sources(client, generation)))
@@ -149,6 +151,16 @@ class SrsClients:
         yield from steps
         if client in self.lost and not client.sources and not client.interest:
             self._forget(client)
+
+
+def _due(ends: dict[SrsClient, int], now_ns: int) -> list[SrsClient]:
+    """List the clients at the beginning whose time is over."""
+    found = []
+    for client, due_ns in ends.items():
+        if due_ns > now_ns:
+            break
+        found.append(client)
+    return found
 
 
 def _key_of(request: RegistrationRequest) -> ClientKey:

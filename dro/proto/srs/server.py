@@ -184,6 +184,8 @@ class SrsServer:
             connection.forget()
             return
         connection.is_lost = True
+        self.records.close_stream(connection)
+        connection.stream_id = None
         self._busy[connection] = None
 
     def _close(self, connection: SrsConnection, code: ErrorCode, reason: str, text: str) -> None:

@@ -312,6 +312,30 @@ def test_the_records_of_a_lost_client_stay_for_their_lifetimes() -> None:
     assert site.server.records.record_bytes == 0
 
 
+def test_a_client_that_is_lost_again_and_again_is_remembered_once() -> None:
+    site = SrsSite()
+    teller, dro = site.client(1), site.client(2, InterestMode.FLOOD_AND_FORWARD)
+    for _ in range(50):
+        teller.tell(source(b"A"))
+        teller.want(b"B")
+        teller.lose()
+        teller.connect()
+        teller.register()
+        teller.open_stream()
+    assert len(dro.take()) == 2
+    teller.tell(source(b"A"))
+    teller.lose()
+    clients = site.server.clients
+    assert (len(clients), len(clients._source_ends), len(clients._interest_ends)) == (2, 1, 1)
+    site.wait(31)
+    assert kinds(dro.take()) == [(RDR, b"B", 0), (RER, b"B", 0)]
+    dro.lose()
+    site.wait(86_300)
+    assert len(clients) == 1
+    site.wait(100)
+    assert (len(clients), len(clients._source_ends), len(clients._interest_ends)) == (0, 0, 0)
+
+
 def test_a_lifetime_of_nothing_is_for_ever() -> None:
     site = SrsSite(SrsSettings(SrsTimes(source_state_ns=0, interest_state_ns=0)))
     teller = site.client(1)
