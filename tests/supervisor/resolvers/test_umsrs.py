@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ from dro.wire.srs.rsocket import (
 )
 from supervisor.resolvers.umsrs import main
 from tests.fakes.srs import source
+from tests.rigs.lbm_tools import Tool, ToolNet
 from tests.rigs.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
@@ -254,6 +256,32 @@ def test_strangers_are_refused_and_clients_go_on(tmp_path: Path) -> None:
         assert daemon.logged("client refused: there are as many as may be")["clients"] == 3
         a.tell(source(b"A"))
         assert b.heard(1) == [source(b"A")]
+
+
+def test_contexts_find_each_other_by_it_alone(tmp_path: Path) -> None:
+    with running(tmp_path, "--metrics", "0") as daemon, ToolNet(tmp_path) as net:
+        host, port = daemon.address
+        only = f"context resolver_service {host}:{port}\ncontext resolver_disable_udp_topic_resolution 1"
+        config = net.config("tcp", only)
+        with (
+            Tool("lbmrcv", "-c", config, "-V", "-r", "100", "AAA") as early,
+            Tool("lbmwrcv", "-c", config, "-v", "-V", "-r", "100", "^A") as wildcard,
+            Tool("lbmsrc", "-c", config, "-V", "-M", "100", "--wait-for-line", "AAA") as sender,
+        ):
+            early.wait_for("source found")
+            wildcard.wait_for("[AAA], receiver created")
+            with Tool("lbmrcv", "-c", config, "-V", "-r", "100", "AAA") as late:
+                late.wait_for("source found")
+                while sender.out.count("Receiver connect") < 3:
+                    sender._read(time.monotonic() + 20)
+                sender.write_line()
+                for receiver in (early, wildcard, late):
+                    assert receiver.wait() == 0
+                    assert receiver.received[0] == 100
+            sender.signal(signal.SIGTERM)
+            assert sender.wait() == 0
+        wait_until(lambda: not daemon.metrics()["umsrs_sources"], "the end of the source", detail=str)
+        assert daemon.metrics()["umsrs_records_told_total"] >= 3
 
 
 def test_the_pid_file_is_written_and_goes(tmp_path: Path) -> None:
