@@ -14,7 +14,7 @@ from itertools import combinations
 from dro.config.lint.finding import CTX, SRC, EndpointView, Finding, Machine, Place, SideOptions, View, hint, warning
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import OptionKey
-from dro.config.um.sets import RequestOptions, UnicastResolverOptions, servers_of, uses_multicast
+from dro.config.um.sets import RequestOptions, servers_of, unicast_places, uses_multicast
 
 Findings = Iterator[Finding]
 
@@ -176,7 +176,7 @@ class Demand:
 
 def demands_of(p: EndpointView) -> Iterator[Demand]:
     """Every range that this portal takes ports from."""
-    for place in dict.fromkeys(UnicastResolverOptions.of(p.receiving.um).places()):
+    for place in dict.fromkeys(unicast_places(p.receiving.um)):
         keys = [(CTX, f"resolver_unicast_port_{end}") for end in ("low", "high")]
         if place.option.endswith("high"):
             yield _demand(p, p.receiving, "udp", place.interface, keys, 1, 1)

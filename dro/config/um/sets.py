@@ -215,6 +215,11 @@ def servers_of(o: UmOptions) -> dict[str, tuple[ResolverEntry, ...]]:
     return {name: servers for name, servers in found.items() if servers}
 
 
+def unicast_places(o: UmOptions) -> list[LocalPlace]:
+    """Return where contexts with these options send to daemons from, in the order of the daemons."""
+    return [] if ResolverServiceOptions.of(o).is_udp_off else UnicastResolverOptions.of(o).places()
+
+
 def uses_multicast(o: UmOptions) -> bool:
     """Say whether contexts with these options resolve topics by multicast, beside SRSes or alone."""
     return not (ResolverServiceOptions.of(o).is_udp_off or UnicastResolverOptions.of(o).daemons)

@@ -30,6 +30,7 @@ from supervisor.tools.doctor import host
 from supervisor.tools.doctor.check import Check, Status, fail, note, ok, warn, worst
 from supervisor.tools.doctor.messages import PROBE_PORT
 from supervisor.tools.doctor.ports import ports
+from supervisor.tools.doctor.servers import ServerTest, tests_of
 from supervisor.tools.doctor.trd import LISTEN_S, TrdTestPlan, probe_trd, responders_of
 
 MAX_THREADS: Final = 64
@@ -115,9 +116,11 @@ def diagnose(request: DiagnosisRequest, lookup: Lookup = SYSTEM) -> Diagnosis:
     checks = [note("", "configuration", text) for text in warned]
     checks += _configuration(config, ignored, view)
     plans: list[TrdTestPlan] = []
+    servers: list[ServerTest] = []
     for endpoint in view.endpoints:
         net, found = host.net_of(endpoint, lookup)
         checks += found
+        servers += tests_of(endpoint)
         plan = TrdTestPlan.of(endpoint, net, request.port) if net is not None else None
         if plan is not None:
             plans.append(plan)
@@ -126,7 +129,7 @@ def diagnose(request: DiagnosisRequest, lookup: Lookup = SYSTEM) -> Diagnosis:
     checks += host.installation()
     checks += host.other_dros(config, request.running.pid)
     checks += _of_host(request, view, lookup)
-    checks += _of_networks(request, plans, lookup)
+    checks += _of_networks(request, plans, servers, lookup)
     checks += host.clock(began, host.ClockSample.now(), _newest(config))
     portals = tuple(portal.name for portal in _portals(config))
     return Diagnosis(request.file, request.running.pid, tuple(_by_portal(checks, portals)), portals)
@@ -193,8 +196,10 @@ def _of_host(request: DiagnosisRequest, view: View, lookup: Lookup) -> Iterator[
     yield from host.files(config.peers, time.time())
 
 
-def _of_networks(request: DiagnosisRequest, plans: Sequence[TrdTestPlan], lookup: Lookup) -> list[Check]:
-    """Probe all TRDs side by side."""
+def _of_networks(
+    request: DiagnosisRequest, plans: Sequence[TrdTestPlan], servers: Sequence[ServerTest], lookup: Lookup
+) -> list[Check]:
+    """Probe all TRDs and their servers side by side."""
     interfaces = lookup.interfaces()
     networks = {
         plan.portal: next((i.network for i in interfaces if i.address == plan.net.address), None) for plan in plans
@@ -206,10 +211,12 @@ def _of_networks(request: DiagnosisRequest, plans: Sequence[TrdTestPlan], lookup
         responders = responders_of(plan.net, networks[plan.portal], request.responders, known)
         return probe_trd(plan, request.port, own, responders, request.listen_s, sends=request.sends)
 
-    if not plans:
+    if not plans and not servers:
         return []
-    with ThreadPoolExecutor(min(MAX_THREADS, len(plans))) as pool:
-        return [check for checks in pool.map(one, plans) for check in checks]
+    with ThreadPoolExecutor(min(MAX_THREADS, len(plans) + len(servers))) as pool:
+        answers = pool.map(lambda test: test.run(sends=request.sends), servers)
+        checks = [check for found in pool.map(one, plans) for check in found]
+        return checks + list(answers)
 
 
 def _newest(config: DroConfig) -> float:

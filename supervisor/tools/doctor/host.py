@@ -25,7 +25,14 @@ from dro.command_line import CONFLICT_REMEDY, conflicting_distribution
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.config.lint.finding import EndpointView, View, rate, seconds
 from dro.config.um.interfaces import ANY, Interface, Lookup, multicast_interface
-from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions, ResolverOptions
+from dro.config.um.sets import (
+    LbtrmReceiverOptions,
+    LbtrmSourceOptions,
+    ResolverOptions,
+    UnicastResolverOptions,
+    unicast_places,
+    uses_multicast,
+)
 from dro.transport import sockets
 from dro.transport.tls_files import files_of, problems
 from supervisor.host.privileges import effective_capabilities
@@ -96,7 +103,7 @@ def net_of(p: EndpointView, lookup: Lookup) -> tuple[Net | None, list[Check]]:
     if not found.is_up:
         checks.append(fail(name, "interface", f"{shown} is down", f"ip link set {found.name} up"))
         return None, checks
-    if not found.is_multicast and not found.is_loopback:
+    if uses_multicast(p.receiving.um) and not found.is_multicast and not found.is_loopback:
         checks.append(fail(name, "interface", f"{shown} cannot do multicast", f"ip link set {found.name} multicast on"))
         return None, checks
     if _carrier(found.name) == "0":
@@ -135,10 +142,13 @@ def _carrier(device: str) -> str:
 
 def buffers(p: EndpointView, *, may_force: bool) -> Checks:
     """Compare what is asked with what is granted. `may_force`: the DRO will have CAP_NET_ADMIN, if this has it."""
-    resolver = ResolverOptions.of(p.receiving.um)
-    receiver, source = LbtrmReceiverOptions.of(p.receiving.um), LbtrmSourceOptions.of(p.sending.um)
+    um = p.receiving.um
+    multicast = ResolverOptions.of(um).receive_buffer_bytes if uses_multicast(um) else 0
+    unicast = UnicastResolverOptions.of(um).receive_buffer_bytes if unicast_places(um) else 0
+    receiver, source = LbtrmReceiverOptions.of(um), LbtrmSourceOptions.of(p.sending.um)
     asked = (
-        ("resolver_multicast_receiver_socket_buffer", socket.SO_RCVBUF, resolver.receive_buffer_bytes),
+        ("resolver_multicast_receiver_socket_buffer", socket.SO_RCVBUF, multicast),
+        ("resolver_unicast_receiver_socket_buffer", socket.SO_RCVBUF, unicast),
         ("transport_lbtrm_receiver_socket_buffer", socket.SO_RCVBUF, receiver.receive_buffer_bytes),
         ("transport_lbtrm_source_socket_buffer", socket.SO_SNDBUF, source.send_buffer_bytes),
     )

@@ -16,6 +16,7 @@ from typing import Final
 
 from dro.config.lint.finding import View
 from dro.config.lint.network import Demand, demands_of
+from dro.config.um.sets import unicast_places
 from supervisor.tools.doctor.check import Check, fail, ok, warn
 
 Checks = Iterator[Check]
@@ -49,6 +50,9 @@ def ports(view: View, ours: Collection[int]) -> Checks:
                 yield _range(
                     endpoint.config.name, option, kind, interface, range(low, high + 1), need, want, place, ours
                 )
+        for local in dict.fromkeys(unicast_places(endpoint.receiving.um)):
+            if not local.option.endswith("high"):
+                yield _range(endpoint.config.name, local.option, "udp", local.interface, local.ports, 1, 1, "", ours)
         fixed = endpoint.sending.number("source", "transport_tcp_port")
         if fixed and endpoint.sending.um.get_str("source", "transport") == "tcp":
             interface = endpoint.sending.um.get_interface("source", "transport_tcp_interface")
