@@ -147,7 +147,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.tools": (),
     "supervisor.tools.doctor": (
         *FLOOR, "dro.bus", "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.lint",
-        "dro.transport", "supervisor.host", "supervisor.admin",
+        "dro.proto.resolver_service", "dro.transport", "supervisor.host", "supervisor.admin",
     ),
     "supervisor.tools.ctl": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.dro_xml", "supervisor.host", "supervisor.admin",

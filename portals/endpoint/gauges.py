@@ -26,7 +26,12 @@ _OF_SESSIONS: Final = {
     Slot.DISCARDED: "discarded",
 }
 """Slots that are added up from the `SessionCounts` of both contexts."""
-
+_OF_SERVERS: Final = {
+    Slot.UNKNOWN_SENDERS: "unknown_senders",
+    Slot.SRS_MALFORMED: "malformed",
+    Slot.SRS_CONNECTS: "connects",
+}
+_SERVERS: Final = {"lbmrd": (Slot.LBMRDS, Slot.LBMRDS_ANSWERING), "SRS": (Slot.SRSES, Slot.SRSES_ANSWERING)}
 
 _LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
 
@@ -48,7 +53,7 @@ class Gauges:
         self._receiving = receiving
         self._sending = sending
         self._tell = tell
-        self._totals = Totals(page, _OF_SESSIONS)
+        self._totals = Totals(page, (*_OF_SESSIONS, *_OF_SERVERS))
         self._left_out_before = {slot: page[slot] for slot in _LEFT_OUT}  # by earlier incarnations
 
     def refresh(self, proxy_sources: int) -> None:
@@ -58,7 +63,17 @@ class Gauges:
         for slot, value in values.items():
             self._page.set(slot, value)
         self._totals.show({slot: getattr(counts, name) for slot, name in _OF_SESSIONS.items()})
+        self._refresh_servers()
         self._refresh_left_out()
+
+    def _refresh_servers(self) -> None:
+        resolution = self._receiving.resolution
+        for kind, (listed, answering) in _SERVERS.items():
+            servers = [server for server in resolution.servers() if server.kind == kind]
+            self._page.set(listed, len(servers))
+            self._page.set(answering, sum(server.answers for server in servers))
+        counts = resolution.server_counts()
+        self._totals.show({slot: getattr(counts, name) for slot, name in _OF_SERVERS.items()})
 
     def _refresh_left_out(self) -> None:
         cache = self._receiving.resolver.cache

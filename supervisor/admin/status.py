@@ -8,6 +8,7 @@ from typing import Final
 from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.metrics.table import PORTAL_TYPES, drop_reasons
 
+_SERVER_SLOTS: Final = {"lbmrd": (Slot.LBMRDS, Slot.LBMRDS_ANSWERING), "SRS": (Slot.SRSES, Slot.SRSES_ANSWERING)}
 ROUTE_MANAGER: Final = "route manager"
 """The role."""
 ROUTE_MANAGER_NAME: Final = "route-manager"
@@ -51,6 +52,7 @@ class PortalPlace:
     name: str
     domain_id: int  # 0 of a peer portal
     cost: int
+    resolved_by: tuple[str, ...] = ()  # of an endpoint: groups, or lbmrd or SRS and addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class PortalStatus:
     cost: int
     index: int = -1  # of its worker
     counters: dict[str, int] = field(default_factory=dict)  # by the names of `dro.metrics.slots.Slot`
+    resolved_by: tuple[str, ...] = ()  # as of a `PortalPlace`
 
     def __getitem__(self, slot: Slot) -> int:
         """Look up one counter; 0 when the DRO is of a release that has none of that name."""
@@ -111,6 +114,29 @@ class PortalStatus:
         """Messages that were dropped, by reason, where they came in and where they leave."""
         reasons = drop_reasons(traffic, self.kind)
         return {reason: sum(self.counters.get(name, 0) for name in names) for reason, names in reasons.items()}
+
+    @property
+    def resolution(self) -> str:
+        """Tell how topics are resolved, and how many of the servers answer."""
+        return " and ".join(way + self._answers(way.partition(" ")[0]) for way in self.resolved_by)
+
+    def _answers(self, kind: str) -> str:
+        slots = _SERVER_SLOTS.get(kind)
+        listed, answering = (self[slots[0]], self[slots[1]]) if slots is not None else (0, 0)
+        if listed == 1:
+            return " (answers)" if answering else " (does not answer)"
+        return f" ({answering} of {listed} answer)" if listed else ""
+
+    @property
+    def silent_servers(self) -> list[str]:
+        """List kinds of servers of which none answers: lbmrd, SRS."""
+        return [kind for kind, (listed, answering) in _SERVER_SLOTS.items() if self[listed] and not self[answering]]
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether topics are resolved by servers alone, and none of them answers."""
+        listed = [kind for kind, (slot, _) in _SERVER_SLOTS.items() if self[slot]]
+        return bool(listed) and listed == self.silent_servers and len(self.resolved_by) == len(listed)
 
     @property
     def dropped_total(self) -> int:

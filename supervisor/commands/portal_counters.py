@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-from dro.config.dro_xml.model import DroConfig
+from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
+from dro.config.um.sets import tr_ways
 from supervisor.admin.status import PortalPlace, PortalsStatus
 from supervisor.parent.parent import Parent
 from supervisor.samples.pages import Pages
@@ -13,7 +14,13 @@ from supervisor.samples.pages import Pages
 
 def places_of(config: DroConfig) -> tuple[PortalPlace, ...]:
     """The portals of a configuration, in order."""
-    return tuple(PortalPlace(p.name, getattr(p, "domain_id", 0), p.cost) for p in config.all_portals)
+    return tuple(map(_place_of, config.all_portals))
+
+
+def _place_of(portal: EndpointConfig | PeerConfig) -> PortalPlace:
+    if isinstance(portal, PeerConfig):
+        return PortalPlace(portal.name, 0, portal.cost)
+    return PortalPlace(portal.name, portal.domain_id, portal.cost, tuple(tr_ways(portal.receiving.context())))
 
 
 def portals_status(parent: Parent[DroConfig]) -> PortalsStatus:

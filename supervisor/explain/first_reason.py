@@ -118,6 +118,7 @@ def _heard(hops: list[Hop], at: int, interested: int) -> Iterator[PathFinding]:
     if hop.facts.exit is None or interested in hop.facts.exit.wanted_by:
         return
     portal = hop.left_at
+    yield from _cut_off(hop, portal)
     if at == len(hops) - 1:
         remedy = "start a receiver there, and compare its topic and topic resolution options with those of the portal"
         yield PathFinding(
@@ -145,6 +146,16 @@ def _portal(hop: Hop, name: str) -> Iterator[PathFinding]:
         yield PathFinding(BLOCKED, f"{name} has no link: {peer.error}", peer.remedy, hop.dro, name)
 
 
+def _cut_off(hop: Hop, name: str) -> Iterator[PathFinding]:
+    """Look for a portal that hears of nothing new, as no server of its TRD answers."""
+    assert hop.facts is not None
+    status = hop.facts.portals.get(name)
+    if status is not None and status.is_cut_off:
+        reason = f"{name} hears of nothing: no {' and no '.join(status.silent_servers)} of its TRD answers"
+        remedy = "tnwgdctl doctor asks each of them: start them, and let their ports through"
+        yield PathFinding(BLOCKED, reason, remedy, hop.dro, name)
+
+
 def _acl(hop: Hop, portal: str, direction: str) -> PathFinding:
     assert hop.facts is not None
     reason, configured = f"the {direction} access list of {portal} rejects it", hop.facts.configured
@@ -165,6 +176,7 @@ def _data(hops: list[Hop], source: int) -> Iterator[PathFinding]:
             continue
         found = [row for row in hop.facts.sources if row.domain_id == source]
         if not found:
+            yield from _cut_off(hop, hop.entered_at)
             yield _no_source(hops, at, source)
             continue
         yield from _forwarded(hop, found)

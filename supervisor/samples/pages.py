@@ -61,16 +61,20 @@ class Pages:
         """All portals that are configured and have a page. Raises: ResourceError."""
         by_name = {place.name: place for place in places}
         return tuple(
-            self.status_of(worker, place.domain_id, place.cost)
+            self.status_of(worker, place.domain_id, place.cost, place.resolved_by)
             for worker in workers
             if (place := by_name.get(worker.name)) is not None and worker.index in self
         )
 
-    def status_of(self, worker: WorkerStatus, domain_id: int, cost: int) -> PortalStatus:
+    def status_of(
+        self, worker: WorkerStatus, domain_id: int, cost: int, resolved_by: tuple[str, ...] = ()
+    ) -> PortalStatus:
         """One portal. Raises: ResourceError."""
         values = self.values_of(worker)
         counters = {name: values[slot] for name, slot in _SLOTS}
-        return PortalStatus(worker.name, worker.role, worker.state, domain_id, cost, worker.index, counters)
+        return PortalStatus(
+            worker.name, worker.role, worker.state, domain_id, cost, worker.index, counters, resolved_by
+        )
 
     def values_of(self, worker: WorkerStatus) -> list[int]:
         """The general slots of a portal, with what its siblings could not hand over. Raises: ResourceError."""

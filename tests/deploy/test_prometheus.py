@@ -58,6 +58,10 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
         {f'{EXCEPTION}{{{E},traffic="unicast_data",reason="no_route"}}': "0+2x40",
          'dro_graph_version{dro="A"}': "3x40"}, 35,
     ),
+    "DroNoResolverServer": (
+        {f'dro_portal_resolver_servers{{{E},server="srs"}}': "2x9",
+         f'dro_portal_resolver_servers_answering{{{E},server="srs"}}': "0x9", f"dro_portal_up{{{E}}}": "1x9"}, 5,
+    ),
     "DroOldVersionTalking": ({f'{EXCEPTION}{{{E},traffic="unicast_data",reason="no_stream"}}': "0 0 1x20"}, 5),
     "DroUnhandledControl": ({f'{EXCEPTION}{{{L},traffic="unicast_control",reason="unhandled"}}': "0 0 1x20"}, 5),
     "DroForwardingHeader": ({f'{EXCEPTION}{{{L},traffic="unicast_data",reason="no_forwarding"}}': "0 0 1x20"}, 5),
@@ -107,7 +111,11 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
 }  # fmt: skip
 HEALTHY: Final = {
     'up{job="dro"}': "1x100", 'dro_start_time_seconds{dro="A"}': "-9000x100", f"dro_portal_up{{{E}}}": "1x100",
-    f"dro_portal_up{{{L}}}": "1x100", f'dro_portal_disconnects_total{{{L},reason="remote_close"}}': "1x100",
+    f"dro_portal_up{{{L}}}": "1x100", f'dro_portal_resolver_servers{{{E},server="lbmrd"}}': "2x100",
+    f'dro_portal_resolver_servers_answering{{{E},server="lbmrd"}}': "1x100",
+    f'dro_portal_resolver_servers{{{E},server="srs"}}': "0x100",
+    f'dro_portal_resolver_servers_answering{{{E},server="srs"}}': "0x100",
+    f'dro_portal_disconnects_total{{{L},reason="remote_close"}}': "1x100",
     f"dro_portal_last_keepalive_timestamp_seconds{{{L}}}": "0+60x100",
     f'{DROPPED}{{{E},traffic="transport_topic",reason="would_block"}}': "9x100",
     f'{DROPPED}{{{E},traffic="transport_topic",reason="duplicate"}}': "0+500x100",
@@ -153,7 +161,7 @@ def alerts_at(folder: Path, series: dict[str, str], minute: int, expected: set[s
 
 def test_every_alert_has_a_case() -> None:
     assert set(FIRES) == set(ALERTS)
-    assert len(ALERTS) == 41
+    assert len(ALERTS) == 42
 
 
 @pytest.mark.prometheus
@@ -175,7 +183,7 @@ def test_no_alert_fires_on_a_healthy_network(tmp_path: Path) -> None:
 
 @pytest.mark.prometheus
 def test_promtool_finds_nothing() -> None:
-    assert "41 rules found" in tool("check", "rules", "alerts.yml")
+    assert "42 rules found" in tool("check", "rules", "alerts.yml")
     assert "6 rules found" in tool("check", "rules", "recording.yml")
     assert "SUCCESS" in tool("check", "config", "prometheus.yml")
 
@@ -197,5 +205,5 @@ def test_every_alert_has_its_runbook() -> None:
     assert headings == ALERTS
     assert re.findall(r"runbook_url: \S+#(\w+)", text) == [alert.lower() for alert in ALERTS]
     assert (
-        re.findall(r"severity: (\w+)", text).count("page") + re.findall(r"severity: (\w+)", text).count("ticket") == 41
+        re.findall(r"severity: (\w+)", text).count("page") + re.findall(r"severity: (\w+)", text).count("ticket") == 42
     )

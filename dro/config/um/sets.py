@@ -225,15 +225,20 @@ def uses_multicast(o: UmOptions) -> bool:
     return not (ResolverServiceOptions.of(o).is_udp_off or UnicastResolverOptions.of(o).daemons)
 
 
-def tr_channel(o: UmOptions) -> str:
-    """Describe how topics are resolved, in the same words for all contexts of one TRD."""
+def tr_ways(o: UmOptions) -> list[str]:
+    """Describe each way that topics are resolved by, in the same words for all contexts of one TRD."""
     r = ResolverOptions.of(o)
     ways = (f"{r.incoming_address}:{r.incoming_port}", f"{r.outgoing_address}:{r.outgoing_port}")
     parts = [f"{', '.join(dict.fromkeys(ways))} on {r.interface}"] if uses_multicast(o) else []
     for name, servers in servers_of(o).items():
         kind = "SRS" if name == "resolver_service" else "lbmrd"
         parts.append(f"{kind} {', '.join(sorted(map(str, servers)))}")
-    return " and ".join(parts)
+    return parts
+
+
+def tr_channel(o: UmOptions) -> str:
+    """Describe in one text what `tr_ways` has."""
+    return " and ".join(tr_ways(o))
 
 
 @dataclass(frozen=True, slots=True)

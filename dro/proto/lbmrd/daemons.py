@@ -34,6 +34,7 @@ class _Daemon:
     sent_ns: int | None = None  # None: never
     kept_alive_ns: int = 0
     is_active: bool = True
+    was_heard: bool = False
 
     def keepalive_ns(self, interval_ns: int) -> int | None:
         """When the next keepalive is due; None: never."""
@@ -59,6 +60,11 @@ class ResolverDaemons:
     def active(self) -> list[int]:
         return [number for number, daemon in enumerate(self._daemons) if daemon.is_active]
 
+    @property
+    def answering(self) -> list[int]:
+        """List the active daemons that were heard."""
+        return [number for number in self.active if self._daemons[number].was_heard]
+
     def on_sent(self, daemon: int, now_ns: int) -> None:
         """A datagram of any kind has gone to that daemon."""
         self._daemons[daemon].sent_ns = now_ns
@@ -70,7 +76,7 @@ class ResolverDaemons:
     def on_heard(self, daemon: int, now_ns: int) -> bool:
         """A datagram has come from it; True when it was inactive."""
         one = self._daemons[daemon]
-        one.heard_ns = now_ns
+        one.heard_ns, one.was_heard = now_ns, True
         was_active, one.is_active = one.is_active, True
         return not was_active
 

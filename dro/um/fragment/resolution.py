@@ -33,7 +33,7 @@ from dro.transport.sockets import ANY, Sockets, ip_text
 from dro.um.fragment.options import resolver_config
 from dro.um.fragment.relayed_senders import RelayedSenders
 from dro.um.fragment.service_links import ServiceLinks
-from dro.um.fragment.tr_channel import MulticastChannel, NoChannel, TrChannel
+from dro.um.fragment.tr_channel import MulticastChannel, NoChannel, ResolverServer, TrChannel
 from dro.um.fragment.unicast_channel import UnicastChannel
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
@@ -62,6 +62,15 @@ class ContextSettings:
 
 
 USUAL: Final = ContextSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCounts:
+    """`unknown_senders`: datagrams dropped because their sender is no daemon; `malformed`: of records of SRSes."""
+
+    unknown_senders: int
+    malformed: int
+    connects: int  # connections made to SRSes
 
 
 def _nothing() -> None:
@@ -127,6 +136,16 @@ class TopicResolution(ContextHost):
         self._acts_soon = False
 
     # the channel
+
+    def servers(self) -> list[ResolverServer]:
+        """List the resolver daemons and SRSes of the context, and which of them answer."""
+        return self.channel.servers() + (self._services.servers() if self._services is not None else [])
+
+    def server_counts(self) -> ServerCounts:
+        """Return what was counted about servers since the start."""
+        links = self._services
+        malformed, connects = (links.malformed, self._client.connects) if links is not None else (0, 0)
+        return ServerCounts(self.channel.unexpected, malformed, connects)
 
     def send(self, datagrams: Iterable[bytes]) -> None:
         """Send finished LBMR datagrams."""

@@ -23,6 +23,7 @@ from dro.proto.resolver_service.link import LinkFault
 from dro.timers import Timer
 from dro.transport.sockets import ANY, Sockets, ip_number, set_keepalive
 from dro.transport.stream import ByteStream, PlainStream, StreamEvents
+from dro.um.fragment.tr_channel import ResolverServer
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.srs.messages import RegistrationRequest
 
@@ -74,10 +75,9 @@ class ServiceLinks:
         self._client.send(datagrams, self._loop.now_ns())
         self._act_soon()
 
-    @property
-    def registered(self) -> int:
-        """Count the SRSes that the context is registered with."""
-        return sum(map(self._client.is_registered, range(len(self._entries))))
+    def servers(self) -> list[ResolverServer]:
+        """List the SRSes; one answers while the context is registered with it."""
+        return [ResolverServer("SRS", entry, self._client.is_registered(n)) for n, entry in enumerate(self._entries)]
 
     # the client core
 

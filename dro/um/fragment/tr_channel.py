@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import NS_PER_MS
+from dro.config.um.resolver_entries import ResolverEntry
 from dro.config.um.sets import ResolverOptions
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
@@ -24,6 +25,16 @@ from dro.transport import mmsg
 from dro.transport.sockets import OS_SOCKETS, Sockets, address_towards, ip_number, receive_drops
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolverServer:
+    """Tells of a resolver daemon or SRS whether it answers. `kind`: lbmrd or SRS."""
+
+    kind: str
+    entry: ResolverEntry
+    answers: bool
+
 
 OnDatagrams = Callable[[Iterator[tuple[bytes, int]], int], object]
 """((datagram, sender's IPv4 address) of one turn, now_ns)"""
@@ -56,6 +67,8 @@ class TrChannel(ABC):
         self._on_datagrams = on_datagrams
         self._waiting: deque[tuple[bytes, int]] = deque()  # received, not handed up yet
         self._receivers: list[socket.socket] = []
+        self.unexpected = 0
+        """Datagrams dropped because their sender is no daemon."""
 
     @property
     @abstractmethod
@@ -65,6 +78,10 @@ class TrChannel(ABC):
     @abstractmethod
     def _send(self, datagram: bytes) -> None:
         """Send one. Raises: OSError."""
+
+    def servers(self) -> list[ResolverServer]:
+        """List the daemons of the channel."""
+        return []
 
     def _is_expected(self, sender: int, now_ns: int) -> bool:
         """Say whether a datagram of this sender, as a batch has it, belongs to the channel."""

@@ -22,7 +22,7 @@ from dro.proto.lbmrd.daemons import DaemonTimes, ResolverDaemons
 from dro.timers import Timer
 from dro.transport import mmsg
 from dro.transport.sockets import ANY, Sockets, address_towards, ip_number, ip_text, set_buffer
-from dro.um.fragment.tr_channel import SEND_BUFFER_BYTES, OnDatagrams, TrChannel
+from dro.um.fragment.tr_channel import SEND_BUFFER_BYTES, OnDatagrams, ResolverServer, TrChannel
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,6 @@ class UnicastChannel(TrChannel):
         self._keepalive = keepalive
         self._on_daemon_back = on_daemon_back
         self._faults = LimitedLogger(log, loop.now_ns)
-        self._unexpected = 0
         self._is_started = False
         self._timer: Timer | None = None
         self._entries = entries = options.daemons
@@ -83,6 +82,10 @@ class UnicastChannel(TrChannel):
         bound = self._senders[0].getsockname()[0]
         return ip_number(address_towards(self._entries[0].address) if bound == ANY else bound)
 
+    def servers(self) -> list[ResolverServer]:
+        answering = self._daemons.answering
+        return [ResolverServer("lbmrd", entry, number in answering) for number, entry in enumerate(self._entries)]
+
     def send(self, datagrams: Iterable[bytes]) -> None:
         for datagram in datagrams:
             self._start()
@@ -102,10 +105,10 @@ class UnicastChannel(TrChannel):
         if number is None:
             if not self._options.ignore_unknown_source:
                 return True
-            self._unexpected += 1
+            self.unexpected += 1
             extra = {
                 "from": f"{ip_text(address[0])}:{address[1]}",
-                "dropped": self._unexpected,
+                "dropped": self.unexpected,
                 "remedy": "list it in resolver_unicast_daemon, under the address that it sends from",
             }
             self._faults.event(LogEvent.TR_UNKNOWN_SENDER, extra=extra)

@@ -18,6 +18,7 @@ from supervisor.admin.status import PortalStatus
 
 _GROUPS: Final = (
     ("Interest and proxies", "interest proxy receiver acl reports"),
+    ("Topic resolution", "resolver"),
     ("Receive statistics", "received receive unwanted bad unrecoverable socket naks flows left batches_received runs"),
     ("Send statistics", "forwarded sent dropped generated send batch batches trains retransmitted unsent discarded"),
     ("Link", "link reconnects rtt last_keepalive connects connect_failures disconnects disconnected keepalives"),
@@ -29,9 +30,12 @@ BYTES, MAXIMUM, LIMIT = "Bytes", "Maximum (bytes)", "Limit (bytes)"
 """Heads of what may stand beside the value of a line."""
 _COUNTED: Final = re.compile(
     "microseconds|times that|topics and patterns|sequence numbers|topics|patterns|fragments|messages|msgs/|requests|"
-    "datagrams|packets|bytes|sources|receivers|batches|rows|links|changes|attempts|samples|keepalives|naks|ncfs"
+    "datagrams|packets|bytes|sources|receivers|batches|rows|links|changes|attempts|samples|keepalives|naks|ncfs|"
+    "daemons|srses|records|connections"
 )
-_UNITS: Final = {"microseconds": "µs", "msgs/": "messages", "times that": "times", "naks": "NAKs", "ncfs": "NCFs"}
+_UNITS: Final = {
+    "microseconds": "µs", "msgs/": "messages", "times that": "times", "naks": "NAKs", "ncfs": "NCFs", "srses": "SRSes",
+}  # fmt: skip
 """Where it is not the word that was found."""
 
 

@@ -200,6 +200,7 @@ def portals_text(status: PortalsStatus) -> str:
 _REMARKS: Final = (
     (Slot.UNRECOVERABLE, "gave up {} datagrams of its {} as lost"),
     (Slot.BAD_DATAGRAMS, "dropped {} datagrams of its {} that are broken or of others"),
+    (Slot.UNKNOWN_SENDERS, "dropped {} datagrams of topic resolution whose sender is no lbmrd of its {}"),
     (Slot.SOCKET_DROPS, "lost {} datagrams to full receive buffers; some may have come again"),
     (Slot.UNSENT, "could not send {} datagrams"),
     (Slot.DISCARDED, "discarded {} messages for slow receivers"),
@@ -218,6 +219,8 @@ def remarks(portal: PortalStatus) -> Iterator[str]:
         yield f"{portal.name} dropped {_reasons(portal.dropped('transport_topic', 'data'))}"
     if portal[Slot.QUEUED_BYTES]:
         yield f"{portal.name} queues {portal[Slot.QUEUED_BYTES]} of {portal[Slot.QUEUE_LIMIT]} bytes"
+    for kind in portal.silent_servers:
+        yield f"{portal.name} gets no answer from any {kind} of its TRD"
     for slot, text in _REMARKS:
         if count := portal[slot]:
             yield f"{portal.name} {text.format(count, side)}"

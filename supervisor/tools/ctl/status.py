@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 
 from dro.clock import duration
-from supervisor.admin.status import DroStatus
+from supervisor.admin.status import DroStatus, PortalsStatus
 from supervisor.explain.neighbours import neighbour_problems
 from supervisor.tools.ctl.lists import routes_text
 from supervisor.tools.ctl.output import EXIT_OK, Commands, connect, put_answer, table
@@ -21,9 +21,15 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
 def show_status(args: argparse.Namespace) -> int:
     with connect(args) as client:
         status = client.ask(DroStatus, "status")
+        has_ways = any(place.resolved_by for place in status.portals)
+        portals = client.ask(PortalsStatus, "portals").portals if has_ways else ()
         problems = neighbour_problems(client, status)
-    text = "\n".join([status_text(status), *(f"neighbours: {problem}" for problem in problems)])
-    put_answer(args, asdict(status) | {"neighbours": [asdict(problem) for problem in problems]}, text)
+    resolution = {portal.name: portal.resolution for portal in portals if portal.resolution}
+    lines = [f"{name} resolves topics by {ways}" for name, ways in resolution.items()]
+    lines += [f"neighbours: {problem}" for problem in problems]
+    text = "\n".join([status_text(status), *lines])
+    more = {"neighbours": [asdict(problem) for problem in problems], "resolution": resolution}
+    put_answer(args, asdict(status) | more, text)
     return EXIT_OK
 
 

@@ -150,7 +150,7 @@ def _senders(sock: socket.socket, until_s: float) -> Iterator[tuple[str, int] | 
 
 
 def _register(sock: socket.socket) -> int:
-    """Register an application; returns the domain id that the SRS tells. Raises: LinkFault, OSError."""
+    """Return the domain id that the SRS tells an application. Raises: LinkFault, OSError."""
     until_s = time.monotonic() + ANSWER_S
     ip, _ = sock.getsockname()
     request = RegistrationRequest(ApplicationType.APPLICATION, ip_number(ip), 0, random.getrandbits(32), 0)

@@ -268,6 +268,9 @@ def _complaints_of(sample: Sample, portals: tuple[PortalFigures, ...], dead: fro
         if state not in WORKING and not worker.is_resting:
             why = f": {worker.last_death}" if worker.last_death and state != "dead" else ""
             yield Complaint(f"state {worker.name}", f"{worker.name} is {state}{why}")
+    for status in () if is_ending else sample.portals:
+        for kind in status.silent_servers:
+            yield Complaint(f"resolver {status.name} {kind}", f"{status.name} gets no answer from any {kind}")
     for portal in portals:
         if portal.dropped.per_s:
             text = f"{portal.name} drops {portal.dropped.per_s:g} messages/s, most for {portal.reason}"

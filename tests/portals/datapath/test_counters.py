@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 
 from dro.bus.counters import CounterPage
+from dro.config.um.resolver_entries import ResolverEntry
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
@@ -22,6 +23,8 @@ from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.transport.session import SessionCounts
 from dro.um.fragment.context import FragmentContext
+from dro.um.fragment.resolution import ServerCounts
+from dro.um.fragment.tr_channel import ResolverServer
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.decisions.core import PortalCore
@@ -196,13 +199,19 @@ def of_the_trd(link: Link) -> Pages:
     """Each gauge another figure; an earlier incarnation of the portal had counted a thousand of each event."""
     for slot in (
         Slot.BAD_DATAGRAMS, Slot.UNRECOVERABLE, Slot.TRAINS_OUT, Slot.NAKS_SENT, Slot.RETRANSMITTED, Slot.SOCKET_DROPS,
-        Slot.UNSENT, Slot.DISCARDED, *LEFT_OUT,
+        Slot.UNSENT, Slot.DISCARDED, Slot.UNKNOWN_SENDERS, Slot.SRS_MALFORMED, Slot.SRS_CONNECTS, *LEFT_OUT,
     ):  # fmt: skip
         link.page_p.set(slot, 1000)
 
     def context(counts: SessionCounts) -> FragmentContext:
         cache = SimpleNamespace(refused=9, limited=10, turned_away=11)
-        return cast(FragmentContext, SimpleNamespace(counts=lambda: counts, resolver=SimpleNamespace(cache=cache)))
+        servers = [("lbmrd", True), ("lbmrd", True), ("lbmrd", False), *[("SRS", True)] * 4, ("SRS", False)]
+        resolution = SimpleNamespace(
+            servers=lambda: [ResolverServer(kind, ResolverEntry("", n), up) for n, (kind, up) in enumerate(servers)],
+            server_counts=lambda: ServerCounts(unknown_senders=1, malformed=2, connects=3),
+        )
+        resolver = SimpleNamespace(cache=cache)
+        return cast(FragmentContext, SimpleNamespace(counts=lambda: counts, resolver=resolver, resolution=resolution))
 
     receiving = context(SessionCounts(bad=1, unknown=99, unrecoverable=3, naks_sent=4, socket_drops=7))
     sending = context(SessionCounts(bad=1, retransmitted=5, trains=6, socket_drops=1, unsent=9, discarded=10))
@@ -407,6 +416,13 @@ CASES: Final[dict[Slot, tuple[Scene, int, int]]] = {  # scene, whose page, value
     Slot.REMOTE_PCRE: (of_the_trd, RECEIVER, 5),
     Slot.REMOTE_REGEX: (of_the_trd, RECEIVER, 6),
     Slot.PROXY_RECEIVERS: (of_the_core, RECEIVER, 6),
+    Slot.LBMRDS: (of_the_trd, RECEIVER, 3),
+    Slot.LBMRDS_ANSWERING: (of_the_trd, RECEIVER, 2),
+    Slot.SRSES: (of_the_trd, RECEIVER, 5),
+    Slot.SRSES_ANSWERING: (of_the_trd, RECEIVER, 4),
+    Slot.UNKNOWN_SENDERS: (of_the_trd, RECEIVER, 1001),
+    Slot.SRS_MALFORMED: (of_the_trd, RECEIVER, 1002),
+    Slot.SRS_CONNECTS: (of_the_trd, RECEIVER, 1003),
     Slot.RECEIVER_TOPICS: (of_the_core, RECEIVER, 3),
     Slot.RECEIVER_PCRE: (of_the_core, RECEIVER, 2),
     Slot.RECEIVER_REGEX: (of_the_core, RECEIVER, 1),
@@ -549,7 +565,7 @@ def test_no_two_slots_are_the_same_cell(slots: type[IntEnum]) -> None:
 def test_the_numbers_of_slots_stay_as_they_are() -> None:
     """A page outlives the process that writes it; a slot is only ever added."""
     assert set(Slot) == {
-        *range(14), *range(16, 60), *range(64, 77), *range(80, 90), *range(96, 140), *range(160, 215), *range(216, 249),
-        *range(250, 283), 284, 285, *range(290, 309), *range(310, 326), *range(330, 348),
+        *range(60), *range(64, 77), *range(80, 90), *range(96, 140), *range(160, 215), *range(216, 249),
+        *range(250, 283), *range(284, 326), *range(330, 348),
     }  # fmt: skip
     assert set(PairSlot) == {*range(14)}

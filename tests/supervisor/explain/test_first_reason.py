@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dro.bus.listing import PeerRow, ProxyRow, SourceRow, TopicRow
+from supervisor.admin.status import PortalStatus
 from supervisor.explain.first_reason import BLOCKED, FLOWS, OPEN, Facts, Hop, PathFinding, first_reason
 from tests.builders.portal_status import idle
 
@@ -86,6 +87,30 @@ def test_interest_comes_before_data_and_the_last_dro_before_the_first() -> None:
     silent = TopicRow("C3", "T", 0, 0, (), (), 0)
     assert reason(changed(A, sources=()), B, changed(C, exit=silent)).portal == "C3"
     assert reason(changed(A, sources=()), changed(B, proxies=()), C).portal == "A1"
+
+
+CUT_OFF = replace(idle("A1", LBMRDS=2), resolved_by=("lbmrd 10.0.0.1:15380, 10.0.0.2:15380",))
+
+
+SILENT = "A1 hears of nothing: no lbmrd of its TRD answers"
+UNHEARD = "A1 hears no source of domain 1"
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [
+        (CUT_OFF, SILENT),
+        (replace(CUT_OFF, counters=CUT_OFF.counters | {"LBMRDS_ANSWERING": 1}), UNHEARD),
+        (replace(CUT_OFF, counters=CUT_OFF.counters | {"SRSES": 1, "SRSES_ANSWERING": 1}), UNHEARD),
+        (replace(CUT_OFF, resolved_by=("224.9.10.11:12965 on 10.0.0.9", "lbmrd 10.0.0.1:15380")), UNHEARD),
+    ],
+)
+def test_a_portal_whose_servers_are_silent_hears_of_nothing(status: PortalStatus, found: str) -> None:
+    assert reason(changed(A, sources=(), portals={"A1": status}), B, C).reason == found
+    assert reason(changed(A, portals={"A1": status}), B, C).verdict == FLOWS, "what is known"
+    deaf = TopicRow("C3", "T", 0, 0, (), (), 0)
+    silent = replace(CUT_OFF, name="C3")
+    assert reason(A, B, changed(C, exit=deaf, portals={"C3": silent})).reason == SILENT.replace("A1", "C3")
 
 
 def test_what_gets_lost_between_two_dros_that_were_asked() -> None:

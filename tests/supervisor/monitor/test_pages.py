@@ -91,6 +91,13 @@ def test_drops_come_first_and_reasons_without_any_are_folded(monitor: Monitor, m
     assert page(monitor, "/lists/drops").xpath("//main//details") == []
 
 
+def test_a_portal_tells_by_what_it_resolves_topics(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = PortalStatus("P1", ENDPOINT, "ready", 1, 1, 1, {"LBMRDS": 1}, ("lbmrd 10.0.0.1:15380",))
+    monkeypatch.setattr(monitor.answers, "portal", lambda _: status)
+    facts = page(monitor, "/portal?name=P1").xpath("//dl[@id='facts']")[0].text_content()
+    assert "Resolves topics by" + "lbmrd 10.0.0.1:15380 (does not answer)" in facts
+
+
 def test_counters_of_a_portal_that_are_zero_are_folded(monitor: Monitor) -> None:
     root = page(monitor, "/portal?name=P1")
     names = [line.names[:3] for group in portal_groups(monitor.answers.portal("P1")) for line in group.lines]

@@ -74,8 +74,12 @@ def test_what_is_new_while_the_srs_is_away_is_found_when_it_is_back(
     sending.open_source(b"old")
     receiving.want_topic(b"old")
     stepper.until(lambda: len(sink.current) == 1)
+    assert [(str(one.entry), one.kind, one.answers) for one in sending.resolution.servers()] == [
+        (f"{LOOPBACK}:{first.port}", "SRS", True)
+    ]
     first.close()
     stepper.run(3000)
+    assert [one.answers for one in sending.resolution.servers()] == [False]
     sending.open_source(b"new")
     receiving.want_topic(b"new")
     stepper.run(100_000, 100)

@@ -84,6 +84,10 @@ class Channel:
         self.back += 1
 
 
+def answering(channel: Channel) -> list[bool]:
+    return [server.answers for server in channel.made.servers()]
+
+
 def daemons(*ports: int, more: str = "") -> str:
     listed = ",".join(f"{LOOPBACK}:{port}" for port in ports)
     return f"""context resolver_unicast_daemon {listed}
@@ -97,6 +101,7 @@ def test_nothing_is_sent_before_there_is_something_to_say_unless_that_is_forced(
         quiet = Channel(stepper, daemons(daemon.port))
         stepper.run(2000)
         assert daemon.got == []
+        assert answering(quiet) == [False], "nothing was asked"
         forced = Channel(stepper, daemons(daemon.port, more="context resolver_unicast_force_alive 1"))
         stepper.run(1100)
         assert daemon.got == [KEEPALIVE] * 3
@@ -105,6 +110,7 @@ def test_nothing_is_sent_before_there_is_something_to_say_unless_that_is_forced(
         assert forced.got[-1] == (b"\x10query", ip_number(LOOPBACK))
         assert quiet.got == [(ANSWER, ip_number(LOOPBACK))], "a daemon does not send back what it was sent"
         assert quiet.made.local_address == ip_number(LOOPBACK)
+        assert answering(quiet) == answering(forced) == [True]
         stepper.run(1100)
         assert quiet.got == [(ANSWER, ip_number(LOOPBACK))] * 3
         for channel in (quiet, forced):
@@ -125,7 +131,9 @@ def test_each_datagram_goes_to_one_daemon_and_never_for_long_to_a_dead_one(
         assert sorted(queries) == sorted(b"\x10%d" % number for number in range(100))
         assert all(10 < sum(d != KEEPALIVE for d in daemon.got) < 90 for daemon in (one, two))
         two.close()
+        assert answering(channel) == [True, True]
         stepper.run(1800)
+        assert answering(channel) == [True, False]
         before = len(one.got)
         channel.made.send([b"\x10x"] * 50)
         stepper.run(1000)
@@ -172,6 +180,7 @@ def test_datagrams_of_others_are_dropped_counted_and_told(
         assert (b"\x10b" in [datagram for datagram, _ in channel.got]) is not ignores
         assert [(r.msg, vars(r)["dropped"]) for r in caplog.records] == [(LogEvent.TR_UNKNOWN_SENDER, 1)] * ignores
         assert channel.made.stats.tr_dgrams_rcved == 2
+        assert channel.made.unexpected == ignores
         channel.made.close()
 
 

@@ -143,7 +143,7 @@ def see_targets(address: str, demo: Demo) -> None:
     names = {series["metric"]["dro"][0] for series in asked(address, "query?query=dro_up%3D%3D1")["result"]}
     assert names == set("ABC")
     rules = [rule for group in asked(address, "rules")["groups"] for rule in group["rules"]]
-    assert len(rules) == 47
+    assert len(rules) == 48
     assert {rule.get("lastError", "") for rule in rules} == {""}
 
 

@@ -170,11 +170,12 @@ def test_drops_full_queues_and_what_the_dro_tells_are_problems() -> None:
     told = Complaint("neighbours P2", "P2: no link for 5s: refused")
     first, second = views(
         sample(0.0, portal("P1")),
-        sample(2.0, portal("P1", DROPPED_SIZE=10, QUEUED_BYTES=800), complaints=(told,)),
+        sample(2.0, portal("P1", DROPPED_SIZE=10, QUEUED_BYTES=800, SRSES=1), complaints=(told,)),
     )
     assert texts(first) == []
     assert sorted(texts(second)) == [
-        "P1 drops 5 messages/s, most for size_error", "P2: no link for 5s: refused", "the queue of P1 is full to 80 %",
+        "P1 drops 5 messages/s, most for size_error", "P1 gets no answer from any SRS",
+        "P2: no link for 5s: refused", "the queue of P1 is full to 80 %",
     ]  # fmt: skip
 
 
