@@ -21,6 +21,8 @@ from dro.errors import ConfigError
 
 DEFAULT_LISTEN_PORT: Final = 26123
 DEFAULT_RESOLVER_PORT: Final = 12965
+DEFAULT_PORTS: Final = {"lbmrd": 15380, "srs": 27000}
+SRSES_MAX: Final = 5
 _FIRST_PORT: Final = 15000
 _PORTS_PER_TRD: Final = 100
 _BLOCKS: Final = 100
@@ -40,17 +42,19 @@ class UmFile:
 
 @dataclass(frozen=True, slots=True)
 class NewTrd:
-    """A TRD whose UM configuration file is to be written."""
+    """A TRD whose UM configuration file is to be written. Topics are resolved by multicast, or by servers."""
 
     interface: str  # as in a UM file: address, network, or "device"
     address: str  # the local address that it stands for
-    group: str
-    port: int
+    group: str = ""
+    port: int = 0
+    kind: str = ""  # of the servers: lbmrd or srs
+    servers: tuple[str, ...] = ()  # address and port of each
 
     @property
-    def resolver(self) -> tuple[str, str, int]:
+    def resolvers(self) -> set[str]:
         """Return what tells it from other TRDs; a group on another interface is another one."""
-        return self.address, self.group, self.port
+        return set(self.servers) or {f"{self.group}:{self.port} of {self.address}"}
 
 
 Trd = UmFile | NewTrd
@@ -118,11 +122,15 @@ def shown(trd: Trd) -> str:
     """Return what somebody would have to type for it."""
     if isinstance(trd, UmFile):
         return trd.path
-    return f"{trd.interface.strip(chr(34))},{trd.group}:{trd.port}"
+    resolver = f"{trd.kind}={','.join(trd.servers)}" if trd.servers else f"{trd.group}:{trd.port}"
+    return f"{trd.interface.strip(chr(34))},{resolver}"
 
 
 def read_trd(text: str, domain_id: int, lookup: Lookup = SYSTEM) -> Trd:
-    """`FILE`, `INTERFACE` or `INTERFACE,GROUP:PORT`. A device may be written without quotes."""
+    """`FILE`, `INTERFACE`, or `INTERFACE,` and `GROUP:PORT`, `lbmrd=SERVERS` or `srs=SERVERS`.
+
+    A device may be written without quotes.
+    """
     text = text.strip()
     if os.path.isfile(text):
         return UmFile(_plain_path(os.path.abspath(text)))
@@ -139,6 +147,9 @@ def read_trd(text: str, domain_id: int, lookup: Lookup = SYSTEM) -> Trd:
         there = ", ".join(f"{interface.name} ({interface.address})" for interface in table)
         remedy = f"write an interface of this host: {there}; or the path of a UM configuration file"
         raise ConfigError(e.what, remedy=remedy) from e
+    kind, is_server, servers = resolver.partition("=")
+    if is_server:
+        return NewTrd(written, address, kind=_kind_of(kind), servers=read_servers(servers, _kind_of(kind)))
     standard = default_trd(domain_id, lookup)
     group, port = read_group(resolver) if resolver else (standard.group, standard.port)
     return NewTrd(written, address, group, port)
@@ -164,6 +175,32 @@ def read_group(text: str) -> tuple[str, int]:
     return group, read_port(port)
 
 
+def _kind_of(text: str) -> str:
+    kind = text.strip().lower()
+    if kind not in DEFAULT_PORTS:
+        remedy = "write lbmrd=ADDRESS or srs=ADDRESS, or GROUP:PORT for multicast"
+        raise ConfigError(f"{text[:40]!r} is no kind of server that resolves topics", remedy=remedy)
+    return kind
+
+
+def read_servers(text: str, kind: str) -> tuple[str, ...]:
+    """`ADDRESS[:PORT]` of each daemon or SRS, separated by commas."""
+    servers: dict[str, None] = {}
+    for part in text.split(","):
+        written, colon, port = part.strip().partition(":")
+        remedy = f"write ADDRESS or ADDRESS:PORT of each, as in {kind}=192.0.2.5:{DEFAULT_PORTS[kind]}"
+        try:
+            address = ipaddress.IPv4Address(written)
+        except ValueError as e:
+            raise ConfigError(f"{written[:40]!r} is not the address of a server", remedy=remedy) from e
+        if address.is_multicast or address.is_unspecified:
+            raise ConfigError(f"{address} is not the address of a server", remedy=remedy)
+        servers[f"{address}:{read_port(port) if colon else DEFAULT_PORTS[kind]}"] = None
+    if kind == "srs" and len(servers) > SRSES_MAX:
+        raise ConfigError(f"there are {len(servers)} SRSes", remedy=f"write {SRSES_MAX} at most")
+    return tuple(servers)
+
+
 def read_companion(text: str) -> Companion:
     """`HOST:PORT` to connect to, or `PORT` to listen on."""
     return read_connect(text) if ":" in text else Companion(read_port(text.strip()))
@@ -184,9 +221,10 @@ def check_apart(first: Trd, second: Trd) -> None:
     """Two TRDs of one DRO are two."""
     if isinstance(first, UmFile) and first == second:
         raise ConfigError(f"both TRDs have the file {first.path}", remedy="each TRD needs a file of its own")
-    if isinstance(first, NewTrd) and isinstance(second, NewTrd) and first.resolver == second.resolver:
-        what = f"both TRDs resolve topics on {first.group}:{first.port} of {first.address}"
-        raise ConfigError(what, remedy="give each TRD a group or a port of its own")
+    if isinstance(first, NewTrd) and isinstance(second, NewTrd) and (shared := first.resolvers & second.resolvers):
+        what = f"both TRDs resolve topics {'by' if first.servers else 'on'} {min(shared)}"
+        own = "servers" if first.servers else "a group or a port"
+        raise ConfigError(what, remedy=f"give each TRD {own} of its own")
 
 
 # the files
@@ -208,8 +246,10 @@ def um_text(trd: NewTrd, domain_id: int, block: int) -> str:
     """A plain-text UM configuration file. `block` keeps the ports of TRDs on one host apart."""
     block %= _BLOCKS
     base = _FIRST_PORT + (block + (block >= _WEB_BLOCK)) * _PORTS_PER_TRD
-    group = ipaddress.IPv4Address(trd.group)  # the data has the four beside it
-    data_group = group + 1 if int(group) & 0xFF <= 250 else group - 4
+    data_group = None
+    if trd.group:
+        group = ipaddress.IPv4Address(trd.group)  # the data has the four beside it
+        data_group = group + 1 if int(group) & 0xFF <= 250 else group - 4
     return _render("trd.cfg", trd=trd, domain_id=domain_id, base=base, data_group=data_group)
 
 

@@ -53,7 +53,7 @@ EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 DEFAULT_OUTPUT: Final = "dro.xml"
 KINDS: Final = ("direct", "peer")
-_TRD: Final = "FILE|INTERFACE[,GROUP:PORT]"
+_TRD: Final = "FILE|INTERFACE[,RESOLVER]"
 T = TypeVar("T")
 
 
@@ -68,7 +68,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write a commented starter configuration."
     parser.epilog = (
         "A TRD is the path of its UM configuration file, or the interface of this host in it (address, "
-        "network or device) with the group and port of its topic resolution, from which a UM file is made. Without "
+        "network or device) with what resolves topics there, from which a UM file is made: GROUP:PORT for multicast, "
+        "lbmrd=ADDRESS[:PORT][,...] for unicast daemons, srs=ADDRESS[:PORT][,...] for TCP. Without "
         "options and on a terminal it asks; with at least one option it does not."
     )
     kinds = parser.add_subparsers(dest="kind", metavar="{direct,peer}", title="kinds of links")
@@ -144,7 +145,10 @@ def make_starter(values: _Asker | _Options, kind: str | None) -> Starter:
         "kind", "Kind of link: direct (two TRDs that this host reaches) or peer (one end)", "direct", _kind
     )
     name = values.get("name", "Name of the DRO", default_name(), read_name)
-    what = "its UM configuration file, or INTERFACE,GROUP:PORT to have one made"
+    what = (
+        "its UM configuration file; or INTERFACE and what resolves topics, to have one made: INTERFACE,GROUP:PORT "
+        "(multicast), INTERFACE,lbmrd=ADDRESS:PORT (daemons) or INTERFACE,srs=ADDRESS:PORT (TCP)"
+    )
 
     def trd(option: str, which: str, domain_id: int, *others: Trd) -> Trd:
         def read(text: str) -> Trd:

@@ -18,6 +18,7 @@ from lxml import etree
 from dro.config.dro_xml.load import load_dro
 from dro.config.dro_xml.model import DroConfig
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
+from dro.config.um.sets import tr_ways
 from dro.errors import ConfigError
 from supervisor.main import main
 from supervisor.tools.init import main as init
@@ -262,6 +263,11 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         ("eth1,239.5.5.5:77", NewTrd('"eth1"', "198.51.100.5", "239.5.5.5", 77)),
         ('"eth1"', NewTrd('"eth1"', "198.51.100.5", "239.192.3.1", 12965)),
         ("east, 239.5.5.5:77", NewTrd("east", "192.0.2.10", "239.5.5.5", 77)),
+        (
+            "192.0.2.10,LBMRD=192.0.2.5, 192.0.2.6:99,192.0.2.5:15380",
+            NewTrd("192.0.2.10", "192.0.2.10", kind="lbmrd", servers=("192.0.2.5:15380", "192.0.2.6:99")),
+        ),
+        ("eth1 srs=192.0.2.5", NewTrd('"eth1"', "198.51.100.5", kind="srs", servers=("192.0.2.5:27000",))),
     ],
 )
 def test_a_trd_as_it_is_typed(text: str, trd: NewTrd) -> None:
@@ -276,6 +282,51 @@ def test_the_default_trd_is_the_first_network_that_can_do_multicast() -> None:
     alone = FakeLookup(table=(LOOPBACK,))
     assert default_trd(1, alone).interface == "127.0.0.1"
     assert default_trd(1, FakeLookup(table=())).interface == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("resolver", "part"),
+    [
+        (
+            "lbmrd=",
+            "'' is not the address of a server; write ADDRESS or ADDRESS:PORT of each, as in lbmrd=192.0.2.5:15380",
+        ),
+        ("lbmrd=192.0.2.5,", "'' is not the address of a server"),
+        ("srs=far.example:1", "'far.example' is not the address of a server"),
+        ("srs=239.1.1.1", "239.1.1.1 is not the address of a server"),
+        ("srs=192.0.2.5:x", "'x' is not a port"),
+        ("srs=" + ",".join(f"192.0.2.{n}" for n in range(1, 7)), "there are 6 SRSes; write 5 at most"),
+        ("stp=192.0.2.5", "'stp' is no kind of server that resolves topics; write lbmrd=ADDRESS or srs=ADDRESS, or"),
+    ],
+)
+def test_bad_servers(resolver: str, part: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_trd(f"192.0.2.10,{resolver}", 3, HOST)
+    assert part in str(error.value)
+
+
+def test_trds_without_multicast_load_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "dro.xml"
+    trds = ("--trd1", "127.0.0.1,lbmrd=127.0.0.5,127.0.0.6:99", "--trd2", "127.0.0.1,srs=127.0.0.5,127.0.0.6:98")
+    assert init.main(["direct", *trds, "--output", str(output)]) == 0
+    warnings: list[str] = []
+    config = load(output, warnings)
+    assert (warnings, unsupported(config)) == ([], [])
+    assert [tr_ways(portal.receiving.context()) for portal in config.portals] == [
+        ["lbmrd 127.0.0.5:15380, 127.0.0.6:99"], ["SRS 127.0.0.5:27000, 127.0.0.6:98"],
+    ]  # fmt: skip
+    assert {portal.um.value("source", "transport") for portal in config.portals} == {"tcp"}
+    capsys.readouterr()
+    assert main(["-v", str(output)]) == 0
+    assert capsys.readouterr() == (f"{output}: no errors\n", "")
+
+
+@pytest.mark.parametrize("kind", ["lbmrd", "srs"])
+def test_trds_with_one_server_are_one(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trds = ("--trd1", f"127.0.0.1,{kind}=127.0.0.5,127.0.0.6", "--trd2", f"127.0.0.1,{kind}=127.0.0.7,127.0.0.5")
+    with pytest.raises(SystemExit, match="2"):
+        init.main(["direct", *trds])
+    assert "--trd2: both TRDs resolve topics by 127.0.0.5:" in capsys.readouterr().err
 
 
 def test_companions() -> None:
