@@ -1,4 +1,4 @@
-"""Lint of topic resolution: impossible phases, limits that delay it, multicast that does not leave the host.
+"""Lint of topic resolution: impossible phases, limits that delay it, multicast that does not leave the host, servers.
 
 Source: topic resolution notes; UM Configuration Guide, options `resolver_*`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dro.config.lint.finding import CTX, RCV, SRC, WRCV, EndpointView, Finding, hint, rate, warning
+from dro.config.um.sets import ResolverServiceOptions, servers_of, unicast_places, uses_multicast
 
 Findings = Iterator[Finding]
 
@@ -59,8 +60,70 @@ def resolver_rates(p: EndpointView) -> Findings:
 def resolver_ttl(p: EndpointView) -> Findings:
     key = (CTX, "resolver_multicast_ttl")
     interface = p.sending.um.get_interface(CTX, "resolver_multicast_interface")
-    if p.sending.number(*key) == 0 and not interface.startswith("127."):
+    if uses_multicast(p.receiving.um) and p.sending.number(*key) == 0 and not interface.startswith("127."):
         yield warning(
             p.sending.place(key), " ".join(key), "0 keeps multicast on this host",
             "no other host hears this portal", "set it to 1, or to more across routers",
+        )  # fmt: skip
+
+
+def resolver_daemons(p: EndpointView) -> Findings:
+    """Unicast resolver daemons that count as silent while they answer, or that applications speak to late."""
+    options = p.receiving
+    if not unicast_places(options.um):
+        return
+    daemons = (CTX, "resolver_unicast_daemon"), (CTX, "resolver_unicast_address")
+    keepalive, activity, check = (
+        (CTX, f"resolver_unicast_{name}") for name in ("keepalive_interval", "activity_timeout", "check_interval")
+    )
+    every, timeout, look = (options.ms(*key) for key in (keepalive, activity, check))
+    if timeout and not every:
+        yield warning(
+            options.place(keepalive), " ".join(keepalive), "0 sends no keepalives, and daemons answer nothing else",
+            "daemons count as silent, and forget who is there", "set it to 500",
+        )  # fmt: skip
+    elif timeout and timeout < 2 * every:
+        yield warning(
+            options.place(keepalive, activity), " ".join(activity),
+            f"{timeout} ms is below two keepalive intervals of {every} ms",
+            "a daemon counts as silent when one answer is late or lost", f"set it to {2 * every} or more",
+        )  # fmt: skip
+    if 0 < timeout < 5 * look:
+        yield hint(
+            options.place(check, activity), " ".join(check),
+            f"{look} ms is above a fifth of the activity timeout, {timeout} ms", "a silent daemon is noticed late",
+            f"set it to {max(1, timeout // 5)} or less",
+        )  # fmt: skip
+    if not options.number(CTX, "resolver_unicast_force_alive"):
+        yield hint(
+            options.place(*daemons), "context resolver_unicast_force_alive",
+            "applications of the TRD do not speak to a daemon before they have a source or receiver",
+            "they learn the domain id late, and the first messages do not cross the DRO", "set it to 1",
+        )  # fmt: skip
+
+
+def resolver_services(p: EndpointView) -> Findings:
+    """Topic resolution over TCP alone without an SRS, or without a place to keep what SRSes tell once."""
+    options, service = p.receiving, ResolverServiceOptions.of(p.receiving.um)
+    udp, cache = (CTX, "resolver_disable_udp_topic_resolution"), (CTX, "resolver_cache")
+    if service.is_udp_off and not service.services:
+        yield warning(
+            options.place(udp), " ".join(udp), "1 switches topic resolution off, as there is no resolver_service",
+            "the portal hears nobody, and nobody hears it", "list an SRS in resolver_service, or set it to 0",
+        )  # fmt: skip
+    elif service.services and not options.number(*cache):
+        yield warning(
+            options.place(cache), " ".join(cache), "0 keeps no advertisements, and SRSes tell each source once",
+            "receivers that come later do not find it", "set it to 1",
+        )  # fmt: skip
+
+
+def resolver_transport(p: EndpointView) -> Findings:
+    """Data by multicast in a TRD that has servers in place of multicast."""
+    key = (SRC, "transport")
+    if p.sending.um.get_str(*key) == "lbtrm" and servers_of(p.receiving.um) and not uses_multicast(p.receiving.um):
+        yield hint(
+            p.sending.place(key), " ".join(key), "lbtrm sends to groups, and topics are not resolved by multicast here",
+            "where no multicast passes, as in a cloud, sources are found and their data does not arrive",
+            "set it to tcp, unless the TRD has multicast",
         )  # fmt: skip

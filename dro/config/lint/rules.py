@@ -89,6 +89,12 @@ RULES: Final = (
          endpoint=lint_resolver.resolver_rates),
     Rule("resolver-ttl", "`resolver_multicast_ttl` > 0, but on the loopback interface",
          endpoint=lint_resolver.resolver_ttl),
+    Rule("resolver-daemons", "`resolver_unicast_activity_timeout` >= 2 x keepalive interval, >= 5 x check interval; "
+         "`resolver_unicast_force_alive` is 1", endpoint=lint_resolver.resolver_daemons),
+    Rule("resolver-services", "without topic resolution over UDP there is a `resolver_service`, and with one there is "
+         "`resolver_cache`", endpoint=lint_resolver.resolver_services),
+    Rule("resolver-transport", "`transport` lbtrm where topics are resolved by multicast",
+         endpoint=lint_resolver.resolver_transport),
     Rule("use-query", "use query timeout x max < periodic interval", endpoint=lint_portal.use_queries),
     Rule("remote-interest", "timeout of remote interest >= 2 x max-interval of its announcements, >= check interval",
          endpoint=lint_portal.remote_interest),

@@ -72,6 +72,10 @@ LBTRM = "source transport lbtrm"
 RES = "topic-resolution"
 ANY_TOPIC = "<pcre-pattern>.*</pcre-pattern>"
 
+DAEMON = "context resolver_unicast_daemon 192.0.2.5:15380"
+ALIVE = [DAEMON, "context resolver_unicast_force_alive 1"]
+SRS_ALONE = ["context resolver_service 192.0.2.5:27000", "context resolver_disable_udp_topic_resolution 1"]
+
 # rule -> what it finds: the portals, a part of the text (None: nothing is found), the daemon's elements
 CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("joined-trds", (endpoint("A", 1), endpoint("B", 2, interface="192.0.2.77")), "11:12965 is used by portal A"),
@@ -162,6 +166,23 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("resolver-phases", pair(["source resolver_advertisement_sustain_interval 0"]), None),
     ("resolver-rates", pair(["context resolver_initial_query_bps 10000"]), "below one datagram of 8192 bytes"),
     ("resolver-rates", pair(["context resolver_initial_query_bps 0"]), None),
+    ("resolver-ttl", pair([*ALIVE, "context resolver_multicast_ttl 0"]), None),
+    ("port-room", (*(endpoint(f"P{n}", n, [*ALIVE[1:], f"context resolver_unicast_daemon 192.0.2.{n}:1"])
+                     for n in range(1, 7)),), "6 UDP ports are bound by portal P1, P2, P3, P4, P5, P6, 5 are there"),
+    ("resolver-daemons", pair(ALIVE), None),
+    ("resolver-daemons", pair([DAEMON]), "the first messages do not cross the DRO; set it to 1"),
+    ("resolver-daemons", pair([*ALIVE, "context resolver_unicast_keepalive_interval 600"]),
+     "1000 ms is below two keepalive intervals of 600 ms"),
+    ("resolver-daemons", pair([*ALIVE, "context resolver_unicast_keepalive_interval 0"]), "0 sends no keepalives"),
+    ("resolver-daemons", pair([*ALIVE, "context resolver_unicast_check_interval 201"]), "set it to 200 or less"),
+    ("resolver-daemons", pair([*ALIVE, "context resolver_unicast_activity_timeout 0"]), None),
+    ("resolver-daemons", pair([DAEMON, *SRS_ALONE]), None),
+    ("resolver-services", pair(SRS_ALONE), None),
+    ("resolver-services", pair(SRS_ALONE[1:]), "1 switches topic resolution off"),
+    ("resolver-services", pair([*SRS_ALONE, "context resolver_cache 0"]), "receivers that come later do not find it"),
+    ("resolver-transport", pair([*SRS_ALONE, LBTRM]), "set it to tcp"),
+    ("resolver-transport", pair([*ALIVE, LBTRM]), "set it to tcp"),
+    ("resolver-transport", pair([SRS_ALONE[0], LBTRM]), None),
     ("resolver-ttl", pair(["context resolver_multicast_ttl 0"]), "no other host hears this portal"),
     ("resolver-ttl", (endpoint("A", 1, ["context resolver_multicast_ttl 0"], interface="127.0.0.1"), endpoint("B", 2)),
      None),
