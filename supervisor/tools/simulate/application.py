@@ -96,3 +96,6 @@ class SimApplication:
 
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         """Only DROs get it."""
+
+    def on_servers_back(self) -> None:
+        """The context has told all."""

@@ -37,6 +37,9 @@ class ContextUser(Protocol):
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         """Take route information of another DRO in the TRD; for portals alone."""
 
+    def on_servers_back(self) -> None:
+        """Tell everything anew that is not the context's; for portals alone."""
+
 
 class SimSource:
     """One source of a simulated context, on a session of its own."""
@@ -171,6 +174,12 @@ class SimContext(ContextHost):
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         """Take route information of another DRO in the TRD."""
         self.user.on_unicast(message, sender_ip)
+
+    def on_servers_back(self) -> None:
+        """Tell everything anew."""
+        self.engine.resolver.tell_all(self.trd.clock.now_ns)
+        self.user.on_servers_back()
+        self.pump()
 
     def on_session_ended(self, session: SimSession) -> None:
         """A joined session has ended by itself."""

@@ -191,6 +191,10 @@ class EndpointEnd:
     def on_unicast(self, message: bytes, sender_ip: int) -> None:
         self._portal.report_route_info(message, (sender_ip, UNICAST_PORT))
 
+    def on_servers_back(self) -> None:
+        self._interest.on_daemon_back(self._portal.clock.now_ns)
+        self._portal.act_soon()
+
     def on_bound(self, source: BoundSource[Any]) -> None:
         domain_id = source.tir.domain_id or self._trd.domain_id
         own = self._portal.core.own

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -65,13 +65,18 @@ def main(given: Sequence[str]) -> int:
         faults = read_script(args.script) if args.script else []
         network = SimNetwork(plan, args.seed)
         network.add_applications(interest_in_all(plan))
+        resolution = plan.resolution()
         result = Scenario(network, interval_ns=round(NS_PER_S / args.rate)).run(faults, round(args.seconds * s(1)))
     except ConfigError as e:
         say(sys.stderr, f"{PROGRAM}: {e}\n")
         return EXIT_FAILED
     finally:
         logging.disable(logging.NOTSET)
-    text = json.dumps(as_json(result), indent=2) + "\n" if args.json else "\n".join(as_text(result)) + "\n"
+    text = (
+        json.dumps(as_json(result) | {"resolution": resolution}, indent=2)
+        if args.json
+        else "\n".join([*as_text(result), *resolution_lines(resolution)])
+    ) + "\n"
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -84,6 +89,14 @@ def main(given: Sequence[str]) -> int:
 
 def as_json(result: ScenarioResult) -> dict[str, object]:
     return {**asdict(result), "violations": result.violations}
+
+
+def resolution_lines(resolution: Mapping[int, Sequence[str]]) -> Iterator[str]:
+    """Tell how topics are resolved, where that is not one multicast channel."""
+    for domain_id, ways in resolution.items():
+        if len(ways) != 1 or not ways[0][0].isdigit():
+            by = " and ".join(ways) or "nothing"
+            yield f"TRD {domain_id}: topics by {by}; all in it are taken to hear each other"
 
 
 def as_text(result: ScenarioResult) -> Iterator[str]:

@@ -259,6 +259,13 @@ class SimNetwork:
                 return self.wires[link.initiator]
         raise _unknown("link", name, (f"{link.initiator.dro}-{link.acceptor.dro}" for link in self.plan.links))
 
+    def trd(self, name: str) -> Trd:
+        """Find a TRD by its domain id. Raises: ConfigError."""
+        found = self.trds.get(int(name)) if name.isdecimal() else None
+        if found is None:
+            raise _unknown("TRD", name, map(str, self.trds))
+        return found
+
     # what there is
 
     def up(self) -> list[Dro]:

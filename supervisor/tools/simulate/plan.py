@@ -21,6 +21,7 @@ from dro.config.dro_xml.load import load_dro, read_root
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
 from dro.config.reading.problems import Problems, Warn
 from dro.config.um.interfaces import ANY, OtherHost
+from dro.config.um.sets import tr_ways
 from dro.config.um.sources import Reading
 from dro.errors import ConfigError
 
@@ -60,6 +61,15 @@ class NetworkPlan:
     @property
     def domains(self) -> list[int]:
         return sorted({e.domain_id for config in self.dros.values() for e in config.portals})
+
+    def resolution(self) -> dict[int, list[str]]:
+        """List how the portals of each TRD resolve topics; several ways without a common one do not meet in reality."""
+        found: dict[int, dict[str, None]] = {domain_id: {} for domain_id in self.domains}
+        for config in self.dros.values():
+            for e in config.portals:
+                for way in tr_ways(e.receiving.context()):
+                    found[e.domain_id][way.partition(" on ")[0]] = None  # interfaces are of each host
+        return {domain_id: list(ways) for domain_id, ways in found.items()}
 
 
 def of_files(paths: Sequence[str], warn: Warn) -> NetworkPlan:

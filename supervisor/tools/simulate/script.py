@@ -8,8 +8,11 @@
     restart PORTAL   its process dies and is started by the parent
     routes DRO       the same for its route manager
     cost PORTAL N    it costs N from then on
+    deafen TRD       its resolver daemons and SRSes fall silent: nobody hears of anything new
+    hear TRD         they answer again, and everybody tells everything anew
 
-LINK is `DRO-DRO`, or either of its portals; PORTAL is `DRO/PORTAL`. Empty lines and what follows `#` are comments.
+LINK is `DRO-DRO`, or either of its portals; PORTAL is `DRO/PORTAL`; TRD is a domain id.
+Empty lines and what follows `#` are comments.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ ACTIONS: Final[Mapping[str, tuple[Callable[..., object], Callable[[SimNetwork, s
     "restart": (_restart_portal, SimNetwork.portal),
     "routes": (lambda net, name: net.dro(name).restart_routes() if net.dro(name).is_up else None, SimNetwork.dro),
     "cost": (_cost, SimNetwork.portal),
+    "deafen": (lambda net, name: net.trd(name).set_unresolved(is_unresolved=True), SimNetwork.trd),
+    "hear": (lambda net, name: net.trd(name).set_unresolved(is_unresolved=False), SimNetwork.trd),
 }
 """What each does, and how the name is looked up."""
 

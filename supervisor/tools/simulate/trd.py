@@ -40,6 +40,8 @@ class Member(Protocol):
 
     def on_session_ended(self, session: SimSession) -> None: ...
 
+    def on_servers_back(self) -> None: ...
+
 
 class SimSession:
     """The session of one source. Implements `SessionView` for all who have joined it."""
@@ -96,6 +98,8 @@ class Trd:
     def __init__(self, clock: SimClock, domain_id: int) -> None:
         self.clock, self.domain_id = clock, domain_id
         self.members: dict[Member, int] = {}  # with their address
+        self.is_unresolved = False
+        """No resolver daemon and no SRS answers."""
         self.packets = 0
         """Topic resolution datagrams."""
         self.data = 0
@@ -150,7 +154,15 @@ class Trd:
                 packet = lbmr.decode(datagram)
             except DecodeError as e:  # our own: a fault of the program
                 raise AssertionError(f"a context sent what does not decode: {e}") from e
-            self._to_all(member, partial(self._hand_packet, packet))
+            if not self.is_unresolved:
+                self._to_all(member, partial(self._hand_packet, packet))
+
+    def set_unresolved(self, *, is_unresolved: bool) -> None:
+        """Let all servers fall silent, or answer again; then everybody tells everything anew."""
+        was, self.is_unresolved = self.is_unresolved, is_unresolved
+        if was and not is_unresolved:
+            for member in list(self.members):
+                member.on_servers_back()
 
     @staticmethod
     def _hand_packet(packet: lbmr.Packet, member: Member, sender_ip: int) -> None:

@@ -242,6 +242,8 @@ def test_a_bad_line_of_a_script(tmp_path: Path, line: str, what: str) -> None:
         ("5 kill G9", "no DRO 'G9'.*G1, G2"),
         ("5 restart G1/X", "no portal 'G1/X'"),
         ("5 cost G1 2", "no portal 'G1'"),
+        ("5 deafen 9", "no TRD '9'.*there is: 1"),
+        ("5 hear TRD1", "no TRD 'TRD1'"),
     ],
 )
 def test_a_fault_of_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, what: str) -> None:
@@ -249,6 +251,36 @@ def test_a_fault_of_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixt
     err = capsys.readouterr().err
     assert "faults:1: " in err
     assert re.search(what, err), err
+
+
+def deaf_trd(tmp_path: Path, *lines: str) -> ScenarioResult:
+    net = network(load([str(topology("direct-link"))], ignore))
+    return Scenario(net, interval_ns=ms(500)).run(read_script(faults(tmp_path, *lines)), s(30))
+
+
+def test_what_is_known_flows_while_no_server_of_a_trd_answers(tmp_path: Path) -> None:
+    result = deaf_trd(tmp_path, "20 deafen 1", "60 hear 1")
+    assert ([period.lost for period in result.periods], result.violations) == ([0, 0, 0], [])
+
+
+def test_what_is_new_is_found_when_a_server_answers_again(tmp_path: Path) -> None:
+    result = deaf_trd(tmp_path, "20 deafen 1", "25 kill G1", "26 start G1", "70 hear 1")
+    *_, deaf, heard = result.periods
+    assert any("do not arrive" in text for text in deaf.violations), deaf
+    assert heard.violations == []
+
+
+def test_it_says_how_topics_are_resolved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (EXAMPLES / "direct-link").glob("*.xml"):
+        (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "trd1.cfg").write_text("context resolver_unicast_daemon 10.0.0.1:15380\n")
+    (tmp_path / "trd2.cfg").write_text(
+        "context resolver_service 10.0.0.2:27000\ncontext resolver_disable_udp_topic_resolution 1\n"
+    )
+    assert main([str(tmp_path / "dro-g1.xml"), "--seconds", "20"]) == 0
+    end = capsys.readouterr().out.splitlines()[-2:]
+    assert end[0] == "TRD 1: topics by lbmrd 10.0.0.1:15380; all in it are taken to hear each other"
+    assert end[1].startswith("TRD 2: topics by SRS 10.0.0.2:27000; ")
 
 
 def test_every_action_is_described() -> None:
