@@ -180,6 +180,32 @@ def test_multicast_that_this_host_blocks_itself(trds: Trds) -> None:
     assert [c["check"] for c in told.of("warn", "fail")] == ["multicast on this host"] * 2
 
 
+DAEMON = """
+import socket
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind(("", 15380))
+print("ready", flush=True)
+while True:
+    sock.sendto(bytes.fromhex("{answer}"), sock.recvfrom(65535)[1])
+"""
+
+
+def test_a_resolver_daemon_that_answers_and_one_that_is_blocked(trds: Trds) -> None:
+    for trd, app in trds.apps.items():
+        trds.um(trd, f"context resolver_unicast_daemon {address_in(trd, 1)}:15380\n")
+        answer = lbmr.encode(lbmr.Packet(lbmr.VERSION, None, lbmr.Queries())).hex()
+        app.start_python("-c", DAEMON.format(answer=answer), name="lbmrd").wait_output("ready", 30)
+    told = trds.doctor()
+    assert [c["check"] for c in told.of("ok") if c["check"].startswith("lbmrd")] == [
+        f"lbmrd {address_in(trd, 1)}:15380" for trd in trds.apps
+    ]
+    assert told.of("fail") == []
+    assert not any("multicast" in c["check"] for c in told.of("ok"))
+    trds.apps[1].lose(1.0, dports=[15380])
+    check = trds.doctor().one(f"lbmrd {address_in(1, 1)}:15380", "G1-TRD1")
+    assert (check["status"], check["what"]) == ("fail", "no answer to keepalives within 1 s")
+
+
 def test_a_path_mtu_that_is_too_small(trds: Trds) -> None:
     trds.respond()
     trd = trds.net.trds["trd1"]

@@ -13,7 +13,8 @@ from dro.config.reading.problems import ConfigErrors, Warn
 from dro.config.um.honoured import empty_ranges
 from dro.config.um.layers import Asked
 from dro.config.um.program import load_program
-from dro.dissect.follow import LBMR, LBTRM, LBTRU, LBTTCP, DecodeAs
+from dro.config.um.sets import servers_of, unicast_places
+from dro.dissect.follow import LBMR, LBMSRS, LBTRM, LBTRU, LBTTCP, DecodeAs
 
 # protocol, scope and the options that hold the lowest and the highest port
 _PORTS: Final = (
@@ -46,3 +47,10 @@ def rules_of(files: Iterable[str], warn: Warn) -> Iterator[DecodeAs]:
             low, high = options.get_int(scope, low_name), options.get_int(scope, high_name)
             if low:
                 yield DecodeAs(proto == LBTTCP, low, high, proto)
+        context = program.of(Asked("context"))
+        for name, servers in servers_of(context).items():
+            proto = LBMSRS if name == "resolver_service" else LBMR
+            for port in dict.fromkeys(server.port for server in servers):
+                yield DecodeAs(proto == LBMSRS, port, port, proto)
+        for place in dict.fromkeys(unicast_places(context)):
+            yield DecodeAs(False, place.ports[0], place.ports[-1], LBMR)

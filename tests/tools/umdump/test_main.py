@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dro.tools.umdump import topic as umdump_topic
 from dro.tools.umdump.main import main
+from dro.tools.umdump.ports import rules_of
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock
@@ -682,6 +683,18 @@ def test_ports_of_a_configuration_file_are_recognised(tool: Tool, tmp_path: Path
     assert "no UM packet was recognised; for ports other than UM's defaults give -c FILE" in tool.err
     assert [p["proto"] for p in tool.packets(frames, "-c", str(one), "-c", str(two))] == ["lbmr", "lbtrm"]
     assert tool.err == ""
+
+
+def test_servers_of_a_configuration_file_are_recognised(tool: Tool, tmp_path: Path) -> None:
+    (file := tmp_path / "trd.cfg").write_text(
+        "context resolver_unicast_daemon 127.0.0.1:6000->10.9.9.9:7001\ncontext resolver_service 10.9.9.9:7002\n"
+    )
+    rules = [(rule.is_tcp, rule.low, rule.high, rule.proto) for rule in rules_of([str(file)], lambda _: None)]
+    assert rules[-3:] == [(False, 7001, 7001, "lbmr"), (True, 7002, 7002, "lbmsrs"), (False, 6000, 6000, "lbmr")]
+    query = lbmr.encode(lbmr.Packet(1, None, lbmr.Queries((b"T",), ())))
+    frames = [udp(SOURCE, 6000, "10.9.9.9", 7001, query), udp("10.9.9.9", 7001, SOURCE, 6000, query)]
+    assert tool.packets(frames) == []
+    assert [p["proto"] for p in tool.packets(frames, "-c", str(file))] == ["lbmr", "lbmr"]
 
 
 def test_a_port_range_without_ports_is_refused_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
