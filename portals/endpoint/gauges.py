@@ -31,7 +31,11 @@ _OF_SERVERS: Final = {
     Slot.SRS_MALFORMED: "malformed",
     Slot.SRS_CONNECTS: "connects",
 }
-_SERVERS: Final = {"lbmrd": (Slot.LBMRDS, Slot.LBMRDS_ANSWERING), "SRS": (Slot.SRSES, Slot.SRSES_ANSWERING)}
+_SERVERS: Final = {
+    "lbmrd": (Slot.LBMRDS, Slot.LBMRDS_ANSWERING, Slot.LBMRDS_WHICH),
+    "SRS": (Slot.SRSES, Slot.SRSES_ANSWERING, Slot.SRSES_WHICH),
+}
+_WHICH_MAX: Final = 32
 
 _LEFT_OUT: Final = (Slot.SOURCES_LIMITED, Slot.SOURCES_FULL, Slot.INTEREST_LIMITED, Slot.INTEREST_FULL)
 
@@ -68,10 +72,11 @@ class Gauges:
 
     def _refresh_servers(self) -> None:
         resolution = self._receiving.resolution
-        for kind, (listed, answering) in _SERVERS.items():
-            servers = [server for server in resolution.servers() if server.kind == kind]
+        for kind, (listed, answering, which) in _SERVERS.items():
+            servers = sorted((str(one.entry), one.answers) for one in resolution.servers() if one.kind == kind)
             self._page.set(listed, len(servers))
-            self._page.set(answering, sum(server.answers for server in servers))
+            self._page.set(answering, sum(answers for _, answers in servers))
+            self._page.set(which, sum(answers << n for n, (_, answers) in enumerate(servers[:_WHICH_MAX])))
         counts = resolution.server_counts()
         self._totals.show({slot: getattr(counts, name) for slot, name in _OF_SERVERS.items()})
 

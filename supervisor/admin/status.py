@@ -8,7 +8,10 @@ from typing import Final
 from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.metrics.table import PORTAL_TYPES, drop_reasons
 
-_SERVER_SLOTS: Final = {"lbmrd": (Slot.LBMRDS, Slot.LBMRDS_ANSWERING), "SRS": (Slot.SRSES, Slot.SRSES_ANSWERING)}
+_SERVER_SLOTS: Final = {
+    "lbmrd": (Slot.LBMRDS, Slot.LBMRDS_ANSWERING, Slot.LBMRDS_WHICH),
+    "SRS": (Slot.SRSES, Slot.SRSES_ANSWERING, Slot.SRSES_WHICH),
+}
 ROUTE_MANAGER: Final = "route manager"
 """The role."""
 ROUTE_MANAGER_NAME: Final = "route-manager"
@@ -117,25 +120,26 @@ class PortalStatus:
 
     @property
     def resolution(self) -> str:
-        """Tell how topics are resolved, and how many of the servers answer."""
-        return " and ".join(way + self._answers(way.partition(" ")[0]) for way in self.resolved_by)
+        """Tell how topics are resolved, and which of the servers answer."""
+        return " and ".join(map(self._with_answers, self.resolved_by))
 
-    def _answers(self, kind: str) -> str:
-        slots = _SERVER_SLOTS.get(kind)
-        listed, answering = (self[slots[0]], self[slots[1]]) if slots is not None else (0, 0)
-        if listed == 1:
-            return " (answers)" if answering else " (does not answer)"
-        return f" ({answering} of {listed} answer)" if listed else ""
+    def _with_answers(self, way: str) -> str:
+        kind, _, servers = way.partition(" ")
+        if kind not in _SERVER_SLOTS or not self[_SERVER_SLOTS[kind][0]]:  # or the portal does not work
+            return way
+        which = self[_SERVER_SLOTS[kind][2]]
+        shown = (f"{one} ({'answers' if which >> n & 1 else 'silent'})" for n, one in enumerate(servers.split(", ")))
+        return f"{kind} {', '.join(shown)}"
 
     @property
     def silent_servers(self) -> list[str]:
         """List kinds of servers of which none answers: lbmrd, SRS."""
-        return [kind for kind, (listed, answering) in _SERVER_SLOTS.items() if self[listed] and not self[answering]]
+        return [kind for kind, (listed, answering, _) in _SERVER_SLOTS.items() if self[listed] and not self[answering]]
 
     @property
     def is_cut_off(self) -> bool:
         """Whether topics are resolved by servers alone, and none of them answers."""
-        listed = [kind for kind, (slot, _) in _SERVER_SLOTS.items() if self[slot]]
+        listed = [kind for kind, (slot, *_) in _SERVER_SLOTS.items() if self[slot]]
         return bool(listed) and listed == self.silent_servers and len(self.resolved_by) == len(listed)
 
     @property

@@ -95,7 +95,7 @@ def test_a_portal_tells_by_what_it_resolves_topics(monitor: Monitor, monkeypatch
     status = PortalStatus("P1", ENDPOINT, "ready", 1, 1, 1, {"LBMRDS": 1}, ("lbmrd 10.0.0.1:15380",))
     monkeypatch.setattr(monitor.answers, "portal", lambda _: status)
     facts = page(monitor, "/portal?name=P1").xpath("//dl[@id='facts']")[0].text_content()
-    assert "Resolves topics by" + "lbmrd 10.0.0.1:15380 (does not answer)" in facts
+    assert "Resolves topics by" + "lbmrd 10.0.0.1:15380 (silent)" in facts
 
 
 def test_counters_of_a_portal_that_are_zero_are_folded(monitor: Monitor) -> None:

@@ -403,15 +403,17 @@ def test_portals_say_what_their_columns_are() -> None:
 
 def test_portals_tell_by_what_topics_are_resolved_and_which_servers_are_silent() -> None:
     ways = ("lbmrd 10.0.0.1:15380, 10.0.0.2:15380", "SRS 10.0.0.1:27000")
-    portal = replace(counting(LBMRDS=2, LBMRDS_ANSWERING=1, SRSES=1, UNKNOWN_SENDERS=3), resolved_by=ways)
+    portal = replace(
+        counting(LBMRDS=2, LBMRDS_ANSWERING=1, LBMRDS_WHICH=2, SRSES=1, UNKNOWN_SENDERS=3), resolved_by=ways
+    )
     assert portal.resolution == (
-        "lbmrd 10.0.0.1:15380, 10.0.0.2:15380 (1 of 2 answer) and SRS 10.0.0.1:27000 (does not answer)"
+        "lbmrd 10.0.0.1:15380 (silent), 10.0.0.2:15380 (answers) and SRS 10.0.0.1:27000 (silent)"
     )
     text = portals_text(PortalsStatus(1.0, (portal,)))
     assert "P1 gets no answer from any SRS of its TRD" in text
     assert "any lbmrd" not in text
     assert "P1 dropped 3 datagrams of topic resolution whose sender is no lbmrd of its TRD" in text
-    answers = replace(portal, counters={"SRSES": 1, "SRSES_ANSWERING": 1}, resolved_by=("SRS 10.0.0.1:27000",))
+    answers = replace(portal, counters={"SRSES": 1, "SRSES_WHICH": 1}, resolved_by=("SRS 10.0.0.1:27000",))
     assert answers.resolution == "SRS 10.0.0.1:27000 (answers)"
     assert (
         replace(portal, counters={}, resolved_by=("224.1.1.1:1 on 10.0.0.1",)).resolution == "224.1.1.1:1 on 10.0.0.1"
