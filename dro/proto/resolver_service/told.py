@@ -209,6 +209,8 @@ class ToldRecords:
     def on_datagram(self, datagram: bytes, now_ns: int) -> lbmr.Packet:
         """A datagram that another context has sent in an extension. Raises: DecodeError."""
         packet = lbmr.decode(datagram)
+        if isinstance(packet.body, lbmr.TnwgContextInfo):
+            return packet  # a DRO says who it is in the body: there are no options
         if packet.options is None or packet.options.source_id is None:
             raise DecodeError("packet.options", "a datagram in an extension names no context")
         if isinstance(packet.body, lbmr.RemoteDomainRoute):

@@ -7,6 +7,7 @@ from dro.proto.resolver_service import client as client_module
 from dro.wire import otid
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import ContextInstance, Functionality
+from dro.wire.lbmr.tnwg import TnwgContextFlag, TnwgContextInstance
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from dro.wire.srs.messages import InterestMode
 from tests.fakes.srs_network import SrsContext, SrsNetwork
@@ -246,6 +247,19 @@ def test_other_packets_pass_once() -> None:
     one.say(lbmr.TopicResolutionRequest(7))
     net.run(50)
     assert [packet.body for packet in dro.take()] == [info]
+
+
+def test_what_dros_tell_each_other_of_themselves_passes_without_options() -> None:
+    """Two DROs in one TRD need it, and it has no packet options."""
+    net = SrsNetwork()
+    here, there = net.dro(b"here", 7), net.dro(b"there", 7)
+    net.run(50)
+    info = lbmr.TnwgContextInfo(0, int(TnwgContextFlag.DRO_SOURCE), options=(TnwgContextInstance(here.source_id),))
+    packet = lbmr.Packet(lbmr.VERSION, None, info)
+    here.client.send([lbmr.encode(packet)], net.now_ns)
+    net.run(50)
+    assert [told.body for told in there.take()] == [info]
+    assert not there.faults
 
 
 def test_an_srs_that_is_started_again_is_told_everything_and_nothing_is_lost() -> None:
