@@ -74,9 +74,11 @@ class ResolverDaemons:
         self._daemons[daemon].kept_alive_ns = now_ns
 
     def on_heard(self, daemon: int, now_ns: int) -> bool:
-        """A datagram has come from it; True when it was inactive."""
+        """A datagram has come from it; True when it was inactive. After a time without an active one it is used."""
         one = self._daemons[daemon]
         one.heard_ns, one.was_heard = now_ns, True
+        if not self.active:
+            self.current = daemon
         was_active, one.is_active = one.is_active, True
         return not was_active
 

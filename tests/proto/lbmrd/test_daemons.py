@@ -82,6 +82,20 @@ def test_the_daemon_in_use_changes_at_random_times_about_the_interval() -> None:
     assert all(0.3 < share < 0.36 for share in shares)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_time_without_any_the_daemon_that_is_heard_is_used_at_once(seed: int) -> None:
+    """What a context tells then it tells once, so it must not go to one that is still dead."""
+    life = Life(3, seed=seed)
+    life.run(600)
+    life.alive = set()
+    life.run(3000)
+    assert not life.daemons.active
+    life.daemons.on_heard(1, life.now_ns)
+    assert life.daemons.current == 1
+    life.daemons.on_heard(2, life.now_ns)
+    assert life.daemons.current == 1
+
+
 def test_with_no_active_daemon_all_are_tried_in_turn_twice_as_fast() -> None:
     life = Life(2)
     life.alive.clear()
