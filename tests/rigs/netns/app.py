@@ -202,6 +202,10 @@ class _Flow:
         self._began_ns: int | None = None
         self._pump()
 
+    def stop(self) -> int:
+        self._wanted = self._digest.messages
+        return self._wanted
+
     @property
     def _is_heard(self) -> bool:
         probes = self._app.board.probes
@@ -314,6 +318,9 @@ class _Child(RunSink):
         self, name: str, count: int, seed: int, sizes: tuple[int, int], window: int, cells: tuple[int, ...], rate: float
     ) -> None:
         self._flows[name].start(count, Payloads(seed, *sizes), window, cells, rate)
+
+    def do_stop(self, name: str) -> int:
+        return self._flows[name].stop()
 
     def do_close(self, name: str, final: bool) -> None:
         flow = self._flows.pop(name)
@@ -434,6 +441,10 @@ class App:
     ) -> None:  # fmt: skip
         """Begin to send; without `cells` the receivers are neither waited for nor followed."""
         self._call("send", name, count, seed, sizes, window, cells, per_second)
+
+    def stop(self, name: str) -> int:
+        """Send no more of what was begun; returns how many messages a source has sent in all."""
+        return cast(int, self._call("stop", name))
 
     def close_source(self, name: str, *, final: bool) -> None:
         """`final`: with final advertisements."""

@@ -162,9 +162,9 @@ class Verdict:
     these `lbmr.proxy_tir` (with a cost: a DRO's) and `lbmr.final_tir` (cost -1: its end), `lbmr.use_query`,
     `lbmr.use_response`, `lbmr.leave`, `lbmr.request` (topic resolution request), `lbmr.interest`, of these
     `lbmr.pattern_interest` and `lbmr.interest_cancel`, `lbmr.domain_route`; `lbtrm.*` and `lbtru.*` with `data` (first
-    transmissions), `rx`, `sm`, `nak`, `ncf`, and `ack`, `creq`, `rst`; `lbttcp` (frames); `lbmc` (messages in any of
-    them), of these `lbmc.fragment` and `lbmc.tsni`; `undecoded` (UDP or TCP content that no rule named). `remarks`
-    counts every expert message.
+    transmissions), `rx`, `sm`, `nak`, `ncf`, and `ack`, `creq`, `rst`; `lbttcp` and `lbmsrs` (frames); `lbmc` (messages
+    in any transport), of these `lbmc.fragment` and `lbmc.tsni`; `undecoded` (UDP or TCP content that no rule named).
+    `remarks` counts every expert message.
     """
 
     frames: int
@@ -290,8 +290,7 @@ def _kinds(values: Mapping[str, str]) -> Iterable[str]:
         if flags & 0x40:
             yield "lbmr.interest_cancel"
     yield from ("lbmr.domain_route" for _ in numbers("lbmr.remote_domain_route.num_domains"))
-    if "lbttcp" in layers:
-        yield "lbttcp"
+    yield from (kind for kind in ("lbttcp", "lbmsrs") if kind in layers)
     yield from ("lbmc" for _ in numbers("lbmc.type"))
     yield from ("lbmc.fragment" for _ in numbers("lbmc.frag.offset"))
     yield from ("lbmc.tsni" for _ in numbers("lbmc.tsni.num_recs"))

@@ -35,7 +35,7 @@ context transport_lbtrm_retransmit_rate_limit 100000000
 DRO_FILE: Final = """<?xml version="1.0"?>
 <tnw-gateway version="1.0">
   <daemon>
-    <name>G1</name>
+    <name>{name}</name>
     <log type="console"/>
     <route-info check-interval="50"/>
     <route-recalculation backoff-interval="100"/>
@@ -47,7 +47,7 @@ DRO_FILE: Final = """<?xml version="1.0"?>
 """
 
 ENDPOINT: Final = """    <endpoint>
-      <name>G1-TRD{trd}</name>
+      <name>{name}-TRD{trd}</name>
       <domain-id>{trd}</domain-id>
       <lbm-config>{config}</lbm-config>
       {more}
@@ -102,14 +102,24 @@ def write_um(folder: Path, trd: int, transport: str, more: str = "") -> Path:
     return path
 
 
-def write_dro(folder: Path, configs: Mapping[int, Path], more: Mapping[int, str] | None = None) -> Path:
-    """`more`: further elements of the endpoint of a TRD."""
+def write_dro(
+    folder: Path, configs: Mapping[int, Path], more: Mapping[int, str] | None = None, name: str = "G1"
+) -> Path:
+    """`more`: further elements of the endpoint of a TRD. `name`: of the DRO, and of its file unless it is G1."""
     endpoints = [
-        ENDPOINT.format(trd=trd, config=config, more=(more or {}).get(trd, "")) for trd, config in configs.items()
+        ENDPOINT.format(name=name, trd=trd, config=config, more=(more or {}).get(trd, ""))
+        for trd, config in configs.items()
     ]
-    path = folder / "dro.xml"
-    path.write_text(DRO_FILE.format(endpoints="\n".join(endpoints)))
+    path = folder / ("dro.xml" if name == "G1" else f"{name}.xml")
+    path.write_text(DRO_FILE.format(name=name, endpoints="\n".join(endpoints)))
     return path
+
+
+def start_dro(host: Host, xml: Path, portals: int) -> Process:
+    """Start a `tnwgd`; returns when it has routes between so many portals."""
+    process = host.start_python("-m", "supervisor.main", str(xml), name="tnwgd")
+    process.wait_output(f"route recalculation took .*routes={portals * (portals - 1)} process=", START_S)
+    return process
 
 
 @contextmanager
@@ -126,10 +136,7 @@ def running_dro(
     """
     configs = {trd: write_um(net.folder, trd, kind, (um or {}).get(trd, "")) for trd, kind in transports.items()}
     host = net.host("dro", {trd_name(trd): f"{address_in(trd, DRO_HOST)}/24" for trd in configs})
-    xml = write_dro(net.folder, configs, more)
-    process = host.start_python("-m", "supervisor.main", str(xml), name="tnwgd")
-    count = len(configs) * (len(configs) - 1)
-    process.wait_output(f"route recalculation took .*routes={count} process=", START_S)
+    process = start_dro(host, write_dro(net.folder, configs, more), len(configs))
     with books_of(process.pid, len(configs)) as books:
         yield Dro(process, host, configs, books)
     status = process.stop(10)
