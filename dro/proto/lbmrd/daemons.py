@@ -53,6 +53,8 @@ class ResolverDaemons:
         self.current = int(random() * count)
         """The daemon in use."""
         self._check_ns = now_ns + times.check_ns if times.check_ns and times.activity_ns else None
+        self._is_held_up = False
+        """This look came late, so what daemons have sent may not be read yet: the next one counts."""
         self._change_ns: int | None = None
         self._plan_change(now_ns)
 
@@ -86,9 +88,10 @@ class ResolverDaemons:
         """Look at what is due; returns the daemons that have become inactive."""
         silent: list[int] = []
         if self._check_ns is not None and now_ns >= self._check_ns:
+            self._is_held_up = now_ns - self._check_ns >= self._times.check_ns and not self._is_held_up
             self._check_ns = now_ns + self._times.check_ns
             for number, daemon in enumerate(self._daemons):
-                if daemon.is_active and now_ns - daemon.heard_ns >= self._times.activity_ns:
+                if not self._is_held_up and daemon.is_active and now_ns - daemon.heard_ns >= self._times.activity_ns:
                     daemon.is_active = False
                     silent.append(number)
         is_due = self._change_ns is not None and now_ns >= self._change_ns

@@ -82,6 +82,22 @@ def test_the_daemon_in_use_changes_at_random_times_about_the_interval() -> None:
     assert all(0.3 < share < 0.36 for share in shares)
 
 
+def test_a_context_that_was_held_up_itself_takes_no_daemon_for_silent() -> None:
+    """What has come meanwhile is read after the look. When there is nothing, the next look finds it."""
+    life = Life(1)
+    life.run(600)
+    life.now_ns += s(2)
+    assert life.daemons.on_timer(life.now_ns) == []
+    life.daemons.on_heard(0, life.now_ns)
+    life.run(2900)
+    assert life.silent == []
+    life.alive = set()
+    life.now_ns += s(2)
+    assert life.daemons.on_timer(life.now_ns) == []
+    life.now_ns += ms(400)
+    assert life.daemons.on_timer(life.now_ns) == [0]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_after_a_time_without_any_the_daemon_that_is_heard_is_used_at_once(seed: int) -> None:
     """What a context tells then it tells once, so it must not go to one that is still dead."""
