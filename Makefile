@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
 STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
 
-.PHONY: help venv demo demo-direct demo-monitor demo-history test test-fast test-loopback test-processes test-delivery long changed reached coverage lint style types dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
+.PHONY: help venv demo demo-direct demo-cloud demo-monitor demo-history test test-fast test-loopback test-processes test-delivery long changed reached coverage lint style types dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
 	clean distclean
 .DEFAULT_GOAL := help
 
@@ -44,6 +44,7 @@ help:
 	@echo "make lint              ruff, mypy, spelling and dead code alone"
 	@echo "make demo              three DROs, a source and receivers on this machine, live; SECONDS=10 ends it by itself"
 	@echo "make demo-direct       the same with one DRO"
+	@echo "make demo-cloud        two DROs and TRDs without multicast, as in a public cloud: one by lbmrd, one by SRS"
 	@echo "make demo-monitor      make demo with Prometheus beside it, if it is installed; prints where to look"
 	@echo "make demo-history      make demo for a minute, then its history by Spark: a page of answers in build"
 	@echo "make bench             all benchmarks, half an hour; BENCH=throughput ARGS='--sizes 64' runs one with arguments"
@@ -98,6 +99,9 @@ demo: $(RUNTIME)
 
 demo-direct: $(RUNTIME)
 	$(call DEMO,--direct --seconds $(SECONDS))
+
+demo-cloud: $(RUNTIME)
+	$(call DEMO,--cloud --seconds $(SECONDS))
 
 demo-monitor: $(RUNTIME)
 	$(call DEMO,--monitor --seconds $(SECONDS))

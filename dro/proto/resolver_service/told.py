@@ -209,13 +209,12 @@ class ToldRecords:
     def on_datagram(self, datagram: bytes, now_ns: int) -> lbmr.Packet:
         """A datagram that another context has sent in an extension. Raises: DecodeError."""
         packet = lbmr.decode(datagram)
-        if isinstance(packet.body, lbmr.TnwgContextInfo):
-            return packet  # a DRO says who it is in the body: there are no options
-        if packet.options is None or packet.options.source_id is None:
+        source_id = packet.options.source_id if packet.options is not None else None
+        if source_id is None and not isinstance(packet.body, lbmr.TnwgContextInfo):  # that has it in its body
             raise DecodeError("packet.options", "a datagram in an extension names no context")
-        if isinstance(packet.body, lbmr.RemoteDomainRoute):
-            self._routes.pop(packet.options.source_id, None)
-            self._routes[packet.options.source_id] = (packet, now_ns)
+        if source_id is not None and isinstance(packet.body, lbmr.RemoteDomainRoute):
+            self._routes.pop(source_id, None)
+            self._routes[source_id] = (packet, now_ns)
             if len(self._routes) > ROUTES_MAX:
                 del self._routes[next(iter(self._routes))]
         return packet

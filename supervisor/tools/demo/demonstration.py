@@ -1,6 +1,7 @@
 """A source in TRD 1, receivers in the other TRDs, and the DROs of a `DemoLayout` between them.
 
-While messages flow through a triangle, the link between the DRO of TRD 1 and that of TRD 3 is cut and mended.
+While messages flow through a triangle, the link between the DRO of TRD 1 and that of TRD 3 is cut and mended. In TRDs
+without multicast there are daemons of topic resolution; one of several may end, and messages go on.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from supervisor.tools.demo.flow import (
 from supervisor.tools.demo.local_dro import (
     ended,
     run_name,
+    running,
     running_tnwgd,
     tnwgdctl,
     web_addresses,
@@ -41,6 +43,7 @@ from supervisor.tools.demo.local_dro import (
 from supervisor.tools.demo.network import STEP_LIMIT_S, DemoLayout, DemoNetwork
 from supervisor.tools.demo.prometheus import running_prometheus
 from supervisor.tools.demo.repairs import REPAIR, Answering, RepairRequester
+from supervisor.tools.demo.resolvers import metrics_address
 from supervisor.tools.demo.screen import LATENCY_HEAD, REDRAW_S, CounterRates, Picture, latency_cells
 
 LATE_S: Final = 2
@@ -51,7 +54,7 @@ CUT_AT, MEND_AT = 0.15, 0.5  # of the time that it lasts
 ENDLESS_S: Final = 30.0  # between the cuts of one that lasts until it is stopped
 PATIENCE: Final = ("receiver", "transport_lbtrm_nak_generation_interval", 1000)
 """How long, in ms, a receiver of an application holds back what follows a gap. The DROs keep the default."""
-Daemons = Mapping[str, subprocess.Popen[bytes]]  # by the names of their DROs
+Daemons = Mapping[str, subprocess.Popen[bytes]]  # by the names of their DROs, or of resolvers
 
 
 def log_of(dro: str) -> str:
@@ -91,12 +94,14 @@ class DemoScreen:
         folder: Path,
         notes: Sequence[str] = (),
         rate: int = 500,
+        resolvers: Daemons | None = None,
     ) -> None:
         """`notes`: lines for the end of the picture; `rate`: messages a second that are sent."""
         self._rate = rate
         self._network = network
         self._notes = notes
         self._daemons = daemons
+        self._resolvers = resolvers or {}
         self._ports = ports
         self._targets = web_addresses(ports)
         self._folder = folder
@@ -143,9 +148,10 @@ class DemoScreen:
             for link, port in zip(self._network.view.links, self._ports.values(), strict=False):
                 state = f"{'up' if link.is_up else 'cut':>9}{link.cost:>7}{link.messages:>10}{link.per_s:>7.0f}"
                 yield f"  {link.name:15}{state}  127.0.0.1:{port}"
-            dros_to = "   ".join(f"to TRD {trd}  TRD1-{self._path(trd)}-TRD{trd}" for trd in layout.receiving)
+            dros_to = "   ".join(f"to TRD {trd}  TRD1-{self._path(trd)}-TRD{trd}" for trd in layout.dros_to)
             yield from (f"  path of the messages  {dros_to}", "")
         yield from self._process_lines()
+        yield from self._resolver_lines()
         yield ""
         for trd, source in {trd: a.source for trd, a in zip(layout.receiving, arrivals, strict=True)}.items():
             yield f"  TRD {trd} source {source or '(not yet)'}"
@@ -153,6 +159,9 @@ class DemoScreen:
         yield from (f"  {note}" for note in self._notes)
         first = next(iter(layout.files))
         yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals"
+        if self._resolvers:
+            name, process = next(iter(self._resolvers.items()))
+            yield f"  try    kill {process.pid}: {name} ends, and messages go on"
 
     def _process_lines(self) -> Iterator[str]:
         """Write a line for each DRO, or of a single one for each process."""
@@ -172,6 +181,17 @@ class DemoScreen:
             count = "" if is_single else len(workers)
             yield f"  {name:15}{pid:>8}{count:>10}{cpu_s:>8.2f}{memory_mib:>11.1f}  {address}".rstrip()
 
+    def _resolver_lines(self) -> Iterator[str]:
+        """Write a line for each daemon of topic resolution, and what all of them count."""
+        for one in self._network.layout.resolvers if self._resolvers else ():
+            pid = self._resolvers[one.name].pid
+            use = workers_of(pid, self._figures)[:1]
+            cpu_s, memory_mib = sum(u.figures.cpu_s for u in use), sum(u.figures.resident_bytes for u in use) / 2**20
+            shown = f"{one.name:15}{pid:>8}{len(use):>10}{cpu_s:>8.2f}{memory_mib:>11.1f}"
+            yield f"  {shown}  {metrics_address(one, self._ports)}"
+        if seen := self._network.view.resolvers:
+            yield f"  clients  {'  '.join(f'{name} {n.clients} (told {n.told})' for name, n in seen.items())}"
+
 
 def run(
     layout: DemoLayout, folder: Path, stop: threading.Event, seconds: float, rate: int, *, is_monitored: bool = False,
@@ -181,17 +201,22 @@ def run(
     directory of a history, which is aggregated and shown at the end."""
     messages, more = 0, history.arguments(kept) if kept else ()
     others = ("prometheus",) if is_monitored else ()
-    trds = len(layout.trds)
-    ports = write_configuration(folder, tuple(layout.files.values()), trds, len(layout.links), others)
+    ports = write_configuration(folder, layout, others)
     targets, notes = web_addresses(ports), list[str]()
     is_over = threading.Event()
     with contextlib.ExitStack() as stack:
+        resolvers = {
+            one.name: stack.enter_context(
+                running(folder, f"supervisor.resolvers.{one.program}", f"{one.name}.log", one.arguments(ports))
+            )
+            for one in layout.resolvers
+        }
         processes = {
             name: stack.enter_context(running_tnwgd(folder, file, log_of(name), more))
             for name, file in layout.files.items()
         }
         pids = {name: process.pid for name, process in processes.items()}
-        network = DemoNetwork(pids, folder, is_over, layout, STEP_LIMIT_S if seconds else math.inf)
+        network = DemoNetwork(pids, folder, is_over, layout, STEP_LIMIT_S if seconds else math.inf, ports)
         stack.callback(network.join)
         stack.callback(is_over.set)
         network.start()
@@ -199,10 +224,13 @@ def run(
             notes.append(stack.enter_context(running_prometheus(folder, targets, ports["prometheus"], stop)))
         for name, target in zip(layout.files, targets, strict=True):
             print(f"web monitor of {name}: http://{target}, metrics at /metrics", flush=True)
+        for one in layout.resolvers:
+            print(f"metrics of {one.name}: {metrics_address(one, ports)}/metrics", flush=True)
         for note in notes:
             print(note, flush=True)
-        demonstration = Demonstration(folder, processes, network, stop)
-        status = demonstration.run(DemoScreen(network, processes, ports, folder, notes, rate), seconds, rate)
+        demonstration = Demonstration(folder, processes, resolvers, network, stop)
+        screen = DemoScreen(network, processes, ports, folder, notes, rate, resolvers)
+        status = demonstration.run(screen, seconds, rate)
         if kept and not status:
             messages = history.counted(process.pid for process in processes.values())
     return history.report(kept, messages) if kept and not status else status
@@ -211,9 +239,13 @@ def run(
 class Demonstration:
     """Applications around the DROs."""
 
-    def __init__(self, folder: Path, daemons: Daemons, network: DemoNetwork, stop: threading.Event) -> None:
+    def __init__(
+        self, folder: Path, daemons: Daemons, resolvers: Daemons, network: DemoNetwork, stop: threading.Event
+    ) -> None:
         self._folder = folder
         self._daemons = daemons
+        self._started = {f"{name}.log": (name, process) for name, process in resolvers.items()}
+        self._started |= {log_of(name): (f"tnwgd of {name}", process) for name, process in daemons.items()}
         self._network = network
         self._stop = stop
         exact, pattern = network.layout.receiving
@@ -254,7 +286,7 @@ class Demonstration:
             answering.turn(sender)
             for asker in askers:
                 asker.turn()
-            if network.layout.links:
+            if network.layout.detour:
                 timetable.act(sender.elapsed_s, network)
             if sender.elapsed_s >= next_redraw:
                 next_redraw += REDRAW_S
@@ -296,7 +328,7 @@ class Demonstration:
         while time.monotonic() < deadline and not self._stop.is_set() and not self._network.error:
             if is_true():
                 return True
-            if any(process.poll() is not None for process in self._daemons.values()):
+            if any(process.poll() is not None for _, process in self._started.values()):
                 return False
             self._stop.wait(0.05)
         return False
@@ -305,8 +337,8 @@ class Demonstration:
         if self._stop.is_set():
             print("demo: stopped before the first message")
             return 1
-        for name in self._daemons:
-            sys.stdout.write(self._folder.joinpath(log_of(name)).read_text())
-        ended = [f"tnwgd of {name} ended" for name, process in self._daemons.items() if process.poll() is not None]
+        for log in self._started:
+            sys.stdout.write(self._folder.joinpath(log).read_text())
+        ended = [f"{name} ended" for name, process in self._started.values() if process.poll() is not None]
         print(f"demo: {'; '.join(dict.fromkeys(filter(None, (why, *ended, self._network.error))))}")
         return 1

@@ -1,4 +1,4 @@
-"""Runs `tnwgd` for a demonstration: files with free ports, real processes, and what these take.
+"""Runs `tnwgd` and other daemons for a demonstration: files with free ports, real processes, and what these take.
 
 Everything runs on the loopback interface with groups and ports of its own, so several demonstrations (and a real DRO)
 can run on one host.
@@ -19,31 +19,33 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.samples.processes import Processes, ProcessFigures
+from supervisor.tools.demo.network import DIRECT, DemoLayout
 
 PORTS_PER_TRD: Final = 30
-DIRECT: Final = "direct.xml"
+TRD_FILE: Final = "demo-trd.cfg"
 LAST_LINES: Final = 5
 """Of the log of a DRO that has ended."""
 
 
-def write_configuration(
-    folder: Path, files: tuple[str, ...] = (DIRECT,), trds: int = 2, links: int = 0, others: tuple[str, ...] = ()
-) -> dict[str, int]:
+def write_configuration(folder: Path, layout: DemoLayout = DIRECT, others: tuple[str, ...] = ()) -> dict[str, int]:
     """Write the files of a demonstration, with multicast nets and ports that nobody else uses now.
 
-    Returns the ports of links and of web monitors (one for each DRO), which the files have as `{link0}`, `{web0}` and
-    so on, and those of `others`; `{run}` is part of the names of DROs, which are unique on a host.
+    Returns the ports of links, of web monitors (one for each DRO) and of resolvers, which the files have as `{link0}`,
+    `{web0}`, `{umsrs}` and so on, and those of `others`; `{run}` is part of the names of DROs, which are unique on a
+    host.
     """
     data = resources.files("supervisor.tools.demo").joinpath("data")
-    template = data.joinpath("demo-trd.cfg").read_text()
-    first = _free_block(trds * PORTS_PER_TRD + links + len(files) + len(others))
-    for trd in range(1, trds + 1):
+    trds, files = layout.trds, layout.files.values()
+    names = [*(f"link{i}" for i in range(len(layout.links))), *(f"web{i}" for i in range(len(files))), *others]
+    names += [port for one in layout.resolvers for port in one.ports]
+    first = _free_block(len(trds) * PORTS_PER_TRD + len(names))
+    made = {name: first + len(trds) * PORTS_PER_TRD + i for i, name in enumerate(names)}
+    for trd in trds:
         base = first + (trd - 1) * PORTS_PER_TRD
         ports = {f"port{i}": base + i for i in range(PORTS_PER_TRD)}
         net = f"239.{192 + os.getpid() % 60}.{base // 30 % 250}"
-        folder.joinpath(f"trd{trd}.cfg").write_text(template.format(trd=trd, net=net, **ports))
-    names = [*(f"link{i}" for i in range(links)), *(f"web{i}" for i in range(len(files))), *others]
-    made = {name: first + trds * PORTS_PER_TRD + i for i, name in enumerate(names)}
+        template = data.joinpath(layout.trd_files.get(trd, TRD_FILE)).read_text()
+        folder.joinpath(f"trd{trd}.cfg").write_text(template.format(trd=trd, net=net, **ports, **made))
     for name in files:
         folder.joinpath(name).write_text(data.joinpath(name).read_text().format(run=run_name(), **made))
     return made
@@ -107,16 +109,21 @@ def workers_of(pid: int, processes: Processes) -> list[WorkerUse]:
     return found
 
 
-@contextlib.contextmanager
 def running_tnwgd(
-    folder: Path, file: str = DIRECT, log: str = "tnwgd.log", arguments: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[bytes]]:
+    folder: Path, file: str = DIRECT.files["DEMO"], log: str = "tnwgd.log", arguments: Sequence[str] = ()
+) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     """A `tnwgd` on that configuration in `folder`, its log beside it; stopped with SIGTERM at the end."""
+    return running(folder, "supervisor.main", log, (*arguments, file))
+
+
+@contextlib.contextmanager
+def running(folder: Path, module: str, log: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon in `folder`, its log beside it; stopped with SIGTERM at the end."""
     tree = str(Path(__file__).resolve().parents[3])  # found from `folder` too when the package is not installed
     path = os.pathsep.join(filter(None, [tree, os.environ.get("PYTHONPATH")]))
     with folder.joinpath(log).open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor.main", *arguments, file],
+            [sys.executable, "-m", module, *arguments],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": path},
             stdout=output,
@@ -146,6 +153,6 @@ def ended(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> boo
     for log, process in processes.items():
         if process.poll() is not None:
             lines = folder.joinpath(log).read_text().splitlines()[-LAST_LINES:]
-            print(*lines, f"demo: the tnwgd of {log} ended with status {process.returncode}", sep="\n")
+            print(*lines, f"demo: the daemon of {log} ended with status {process.returncode}", sep="\n")
             return True
     return False

@@ -21,6 +21,7 @@ from dro.metrics.slots import Slot
 from supervisor.admin.client import Client, CommandError, find_dro
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER_NAME, PortalsStatus, PortalStatus
+from supervisor.tools.demo.resolvers import Resolver, ResolverFigures, figures_of
 from supervisor.tools.demo.screen import CounterRates
 
 
@@ -34,6 +35,12 @@ class DemoLayout:
     receiving: tuple[int, int]  # the TRD of the receiver, and of the wildcard receiver
     dros_to: Mapping[int, tuple[str, ...]]
     """To each receiving TRD when all links are up."""
+    detour: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """The same while the link of `CUT_PORTAL` is cut; empty where no link is ever cut."""
+    resolvers: tuple[Resolver, ...] = ()
+    """Daemons of topic resolution; without any, topics are resolved by multicast."""
+    trd_files: Mapping[int, str] = field(default_factory=dict)
+    """The files of UM options of TRDs that have one of their own."""
 
     @property
     def trds(self) -> tuple[int, ...]:
@@ -43,10 +50,14 @@ class DemoLayout:
 LINKS: Final = (("A", "B"), ("A", "C"), ("B", "C"))
 TRIANGLE: Final = DemoLayout(
     "three DROs in a triangle", {name: f"triangle-{name.lower()}.xml" for name in "ABC"}, LINKS, (2, 3),
-    {2: ("A", "B"), 3: ("A", "C")},
+    {2: ("A", "B"), 3: ("A", "C")}, {2: ("A", "B"), 3: ("A", "B", "C")},
 )  # fmt: skip
 DIRECT: Final = DemoLayout("TRD 1 -> tnwgd -> TRD 2", {"DEMO": "direct.xml"}, (), (2, 2), {2: ("DEMO",)})
-DETOUR: Final = {2: ("A", "B"), 3: ("A", "B", "C")}
+CLOUD: Final = DemoLayout(
+    "two TRDs without multicast", {name: f"cloud-{name.lower()}.xml" for name in "AB"}, (("A", "B"),), (2, 2),
+    {2: ("A", "B")}, {}, (Resolver("lbmrd1", "lbmrd"), Resolver("lbmrd2", "lbmrd"), Resolver("umsrs", "umsrs")),
+    {1: "cloud-trd1.cfg", 2: "cloud-trd2.cfg"},
+)  # fmt: skip
 CUT_PORTAL: Final = "A-C"
 COST, DETOUR_COST = 1, 10
 LOOK_S: Final = 0.25
@@ -74,6 +85,8 @@ class NetworkState:
     """From TRD 1 to the other ones: the DROs of the path; empty while they have different routes, or none."""
     troubled: tuple[str, ...] = ()
     """Portals that do not work, with their states."""
+    resolvers: Mapping[str, ResolverFigures] = field(default_factory=dict)
+    """Those that answer, by name."""
 
 
 class DemoNetwork(threading.Thread):
@@ -86,14 +99,16 @@ class DemoNetwork(threading.Thread):
         stop: threading.Event,
         layout: DemoLayout = TRIANGLE,
         limit_s: float = STEP_LIMIT_S,
+        ports: Mapping[str, int] | None = None,
     ) -> None:
-        """`limit_s`: how long one step may take; who watches may have paused something."""
+        """`limit_s`: how long one step may take; who watches may have paused something. `ports`: by name."""
         super().__init__(name="demo-network", daemon=True)
         self.layout: Final = layout
         self._pids = pids
         self._file = folder / "triangle-a.xml"
         self._stop_event = stop
         self._limit_s = limit_s
+        self._ports = ports or {}
         self._resting: set[str] = set()  # portals of A that are paused, by this or by who watches
         self.is_told_to_cut = threading.Event()
         self.is_told_to_mend = threading.Event()
@@ -143,7 +158,7 @@ class DemoNetwork(threading.Thread):
             self.is_told_to_cut.clear()
             self.note = f"portal {CUT_PORTAL} costs {DETOUR_COST} now; the DROs calculate other routes"
             self._set_cost(COST, DETOUR_COST)
-            yield from self._until(lambda: self._is_path(DETOUR))
+            yield from self._until(lambda: self._is_path(self.layout.detour))
             began = time.monotonic()
             while time.monotonic() < began + LAST_MESSAGES_S:
                 yield
@@ -207,7 +222,10 @@ class DemoNetwork(threading.Thread):
         ]
         agreed = {trd: path if all(other[trd] == path for other in dros_to) else () for trd, path in dros_to[0].items()}
         troubled = tuple(f"{name} is {portal.state}" for name, portal in portals.items() if portal.state != READY)
-        self.view = NetworkState(tuple(links), agreed, troubled)
+        resolvers = {one.name: figures_of(one, self._ports[one.metrics]) for one in self.layout.resolvers}
+        seen = {name: figures for name, figures in resolvers.items() if figures is not None}
+        silent = tuple(f"{name} does not answer" for name in resolvers if name not in seen)
+        self.view = NetworkState(tuple(links), agreed, troubled + silent, seen)
 
 
 def _neighbours(client: Client) -> set[str]:

@@ -16,7 +16,7 @@ from dro.errors import DroError
 from dro.um.message.events import Data
 from supervisor.tools.demo.arrivals import SENT_AGAIN, STAMP, Arrivals, exit_status
 from supervisor.tools.demo.demonstration import DemoScreen, Timetable
-from supervisor.tools.demo.network import DETOUR, LINKS, WHOLE, DemoNetwork, LinkState, NetworkState
+from supervisor.tools.demo.network import LINKS, TRIANGLE, WHOLE, DemoNetwork, LinkState, NetworkState
 from supervisor.tools.demo.repairs import ranges
 from supervisor.tools.demo.screen import CounterRates
 from tests.supervisor.tools.demo.terminals import Terminal, pictures_of, run_on_a_terminal
@@ -29,7 +29,7 @@ def network(tmp_path: Path) -> DemoNetwork:
     """It looks at nothing: its thread is not started."""
     network = DemoNetwork({}, tmp_path, threading.Event())
     network.view = NetworkState(
-        tuple(LinkState(f"{a}-{b}", (a, b) != ("A", "C"), 1, 123456789, 500.0) for a, b in LINKS), DETOUR
+        tuple(LinkState(f"{a}-{b}", (a, b) != ("A", "C"), 1, 123456789, 500.0) for a, b in LINKS), TRIANGLE.detour
     )
     return network
 
@@ -163,7 +163,7 @@ def test_who_watches_may_pause_what_the_script_pauses(monkeypatch: pytest.Monkey
     network.cut()
     network.mend()
     next(steps)
-    network.view = NetworkState(up, DETOUR)
+    network.view = NetworkState(up, TRIANGLE.detour)
     next(steps)
     assert orders == ["reload", "portal pause", "portal resume", "reload"]
 
