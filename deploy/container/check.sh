@@ -99,9 +99,11 @@ printf 'none' >"$work/dro.xml"
 said=$(run "$image" 2>&1) && status=0 || status=$?
 check "a file that is no configuration ends it with status 1" "^1 .*dro.xml" "$status $(printf '%s' "$said" | tail -n 1)"
 
-# shellcheck disable=SC2086
-said=$($engine run ${RUN_FLAGS:-} --rm --entrypoint lbmrd "$image" --version 2>&1) || true
-check "lbmrd is in the image" "^lbmrd [0-9]" "$said"
+for program in lbmrd umsrs; do
+    # shellcheck disable=SC2086
+    said=$($engine run ${RUN_FLAGS:-} --rm --entrypoint "$program" "$image" --version 2>&1) || true
+    check "$program is in the image" "^$program [0-9]" "$said"
+done
 
 size=$($engine image inspect --format '{{.Size}}' "$image")
 echo "size of the image: $((size / 1000000)) MB"

@@ -22,7 +22,7 @@ from dro.config.lint.rules import lint
 from dro.config.lint.together import lint_together
 from dro.config.reading.problems import Warn
 from dro.config.um.interfaces import Interface
-from supervisor.resolvers.lbmrd import arguments
+from supervisor.resolvers import lbmrd, umsrs
 from tests.fakes.lookup import FakeLookup
 from tests.rigs.netns.harness import Host, Net
 from tests.rigs.netns.judged import judged
@@ -34,6 +34,7 @@ SCHEMA: Final = ROOT / "tests/golden/compose-spec.json"
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES: Final[dict[str, dict[str, Any]]] = COMPOSE["services"]
 DROS: Final = ("dro-a", "dro-b", "dro-c")
+RESOLVERS: Final = {"lbmrd", "umsrs"}
 COUNTERS_BYTES: Final = 1 << 20
 """More than a portal takes of shared memory beside its ring, see docs/run.md."""
 
@@ -124,11 +125,25 @@ def test_addresses_are_those_of_their_networks() -> None:
     assert not [address for network, address in given if ip_address(address) in automatic]
 
 
-def test_lbmrd_is_told_the_network_that_it_is_in() -> None:
-    service = SERVICES["lbmrd"]
-    args = arguments().parse_args(service["command"])
-    assert args.interface == subnet("unicast")
-    assert ip_address(addresses("lbmrd")["unicast"]) in ip_network(subnet("unicast"))
+@pytest.mark.parametrize("name", [name for name in SERVICES if RESOLVERS & set(SERVICES[name].get("entrypoint", ()))])
+def test_a_daemon_is_told_the_network_that_it_is_in(name: str) -> None:
+    """Its own, or that of the container whose network it shares."""
+    service = SERVICES[name]
+    program = lbmrd if "lbmrd" in service["entrypoint"] else umsrs
+    args = program.arguments().parse_args(service["command"])
+    (network, address) = next(iter(addresses(service.get("network_mode", name).removeprefix("service:")).items()))
+    assert args.interface == subnet(network)
+    assert ip_address(address) in ip_network(subnet(network))
+
+
+def test_the_hosts_without_multicast_are_those_of_the_document() -> None:
+    """Commands of daemons and addresses; the files are its own, see `tests/docs/test_cloud.py`."""
+    page = (ROOT / "docs/cloud.md").read_text()
+    for name in ("lbmrd1", "lbmrd2", "umsrs"):
+        service = SERVICES[f"cloud-{name}"]
+        assert f"\n{' '.join([service['entrypoint'][-1], *service['command']])} &\n" in page
+    assert f"host A, {addresses('cloud-a')['cloud1']} " in page
+    assert f"host B, {addresses('cloud-b')['cloud2']}\n" in page
 
 
 def test_no_trd_is_internal() -> None:

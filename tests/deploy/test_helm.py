@@ -18,7 +18,9 @@ import yaml
 from dro.bus.ring_size import ring_bytes
 from dro.config.dro_xml.load import load_dro
 from dro.config.resolvers.lbmrd import load_lbmrd
+from dro.config.resolvers.umsrs import load_umsrs
 from dro.config.um.interfaces import Interface
+from supervisor.resolvers.umsrs import arguments
 from supervisor.start.tls_findings import tls_findings
 from tests.builders.dro_file import ROUTE_KEYS
 from tests.fakes.lookup import FakeLookup
@@ -29,7 +31,8 @@ CHART: Final = ROOT / "deploy/helm/open-dro"
 RULES: Final = ROOT / "deploy/prometheus"
 CASES: Final = ("", *sorted(path.stem for path in (CHART / "ci").glob("*.yaml")))
 VERSIONS: Final = ("1.25", "1.29", "1.33", "1.37")
-HOST: Final = FakeLookup((Interface("trd1", "192.0.2.7", 24), Interface("eth1", "198.51.100.7", 24)))
+DEVICES: Final = {"trd1": "192.0.2.7", "eth1": "198.51.100.7", "eth0": "10.244.1.7"}
+HOST: Final = FakeLookup(tuple(Interface(name, address, 24) for name, address in DEVICES.items()))
 OPERATOR: Final = "monitoring.coreos.com/v1"
 """Kinds of the Prometheus operator, of which the validator has no schema."""
 
@@ -223,6 +226,20 @@ def test_lbmrd_is_beside_the_dro_and_has_its_own_pods(tmp_path: Path) -> None:
     assert find("Deployment") == {}
 
 
+def test_umsrs_is_beside_a_dro_that_names_its_address(tmp_path: Path) -> None:
+    made = list(objects(values("umsrs")))
+    (deployment,) = (o for o in made if o["kind"] == "Deployment")
+    (one,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert arguments().parse_args(one["args"]).port == 27000
+    assert one["args"][2:] == ["--max-records=256", "/etc/umsrs/umsrs.xml"]
+    (service,) = (o["spec"] for o in made if o["metadata"]["name"] == "west-open-dro-umsrs" and o["kind"] == "Service")
+    assert service["ports"] == [{"name": "tr", "port": 27000, "targetPort": "tr", "protocol": "TCP"}]
+    assert f"resolver_service {service['clusterIP']}:27000" in values("umsrs")["config"]["files"]["trd1.cfg"]
+    (text,) = (o["data"]["umsrs.xml"] for o in made if "umsrs.xml" in o.get("data", {}))
+    (tmp_path / "umsrs.xml").write_text(text)
+    assert load_umsrs(str(tmp_path / "umsrs.xml"), pytest.fail).times.source_state_ns == 3600 * 10**9
+
+
 def test_tokens_are_copied_to_a_file_that_nobody_else_reads() -> None:
     """The group of the pod reads a Secret, and the monitor takes no such file."""
     (init,) = pod(**values("tls"))["initContainers"]
@@ -249,6 +266,7 @@ def test_the_notes_warn_of_an_endpoint_without_multicast() -> None:
     assert "Most pod networks carry\nnone" in render(given)["NOTES.txt"]
     assert "WARNING" not in render(values("host-network"))["NOTES.txt"]
     assert "WARNING" not in render(values("tls"))["NOTES.txt"]
+    assert "WARNING" not in render(values("umsrs"))["NOTES.txt"], "its TRD has none"
 
 
 @pytest.mark.parametrize(
