@@ -18,6 +18,7 @@ import pytest
 
 from supervisor.tools.demo import history
 from supervisor.tools.demo.main import run
+from supervisor.tools.demo.network import TRIANGLE
 from tests.rigs.effort import IS_LONG
 
 
@@ -47,7 +48,7 @@ def test_the_demonstration_ends_with_a_page_and_the_same_count_in_gold(
 ) -> None:
     folder = tmp_path / "history"
     monkeypatch.setattr(history, "subprocess", SimpleNamespace(run=run_here, DEVNULL=subprocess.DEVNULL))
-    assert run(6, 500, is_direct=False, is_monitored=False, kept=folder) == 0
+    assert run(TRIANGLE, 6, 500, is_monitored=False, kept=folder) == 0
     said = capsys.readouterr().out
     told = re.search(r"^history: messages (\d+) in counters, (\d+) in gold$", said, re.MULTILINE)
     assert told, said

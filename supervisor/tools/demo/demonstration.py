@@ -155,13 +155,13 @@ class DemoScreen:
         yield ""
         for trd, source in {trd: a.source for trd, a in zip(layout.receiving, arrivals, strict=True)}.items():
             yield f"  TRD {trd} source {source or '(not yet)'}"
-        yield f"  files  {self._folder}"
         yield from (f"  {note}" for note in self._notes)
         first = next(iter(layout.files))
         yield f"  try    {tnwgdctl()} --dro {first}-{run_name()} portals"
         if self._resolvers:
             name, process = next(iter(self._resolvers.items()))
             yield f"  try    kill {process.pid}: {name} ends, and messages go on"
+        yield f"  files  {self._folder}"
 
     def _process_lines(self) -> Iterator[str]:
         """Write a line for each DRO, or of a single one for each process."""

@@ -21,7 +21,7 @@ from dro.metrics.slots import Slot
 from supervisor.admin.client import Client, CommandError, find_dro
 from supervisor.admin.lists import rows_of
 from supervisor.admin.status import ROUTE_MANAGER_NAME, PortalsStatus, PortalStatus
-from supervisor.tools.demo.resolvers import Resolver, ResolverFigures, figures_of
+from supervisor.tools.demo.resolvers import DemoResolver, ResolverFigures, figures_of
 from supervisor.tools.demo.screen import CounterRates
 
 
@@ -37,7 +37,7 @@ class DemoLayout:
     """To each receiving TRD when all links are up."""
     detour: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """The same while the link of `CUT_PORTAL` is cut; empty where no link is ever cut."""
-    resolvers: tuple[Resolver, ...] = ()
+    resolvers: tuple[DemoResolver, ...] = ()
     """Daemons of topic resolution; without any, topics are resolved by multicast."""
     trd_files: Mapping[int, str] = field(default_factory=dict)
     """The files of UM options of TRDs that have one of their own."""
@@ -55,7 +55,8 @@ TRIANGLE: Final = DemoLayout(
 DIRECT: Final = DemoLayout("TRD 1 -> tnwgd -> TRD 2", {"DEMO": "direct.xml"}, (), (2, 2), {2: ("DEMO",)})
 CLOUD: Final = DemoLayout(
     "two TRDs without multicast", {name: f"cloud-{name.lower()}.xml" for name in "AB"}, (("A", "B"),), (2, 2),
-    {2: ("A", "B")}, {}, (Resolver("lbmrd1", "lbmrd"), Resolver("lbmrd2", "lbmrd"), Resolver("umsrs", "umsrs")),
+    {2: ("A", "B")}, {},
+    tuple(DemoResolver(name, name.rstrip("12")) for name in ("lbmrd1", "lbmrd2", "umsrs")),
     {1: "cloud-trd1.cfg", 2: "cloud-trd2.cfg"},
 )  # fmt: skip
 CUT_PORTAL: Final = "A-C"

@@ -13,7 +13,7 @@ LIMIT_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Resolver:
+class DemoResolver:
     """One daemon. `program`: its module in `supervisor.resolvers`."""
 
     name: str
@@ -34,7 +34,7 @@ class Resolver:
         return ("-i", "127.0.0.1", "-p", str(ports[self.name]), "--metrics", str(ports[self.metrics]))
 
 
-def metrics_address(one: Resolver, ports: Mapping[str, int]) -> str:
+def metrics_address(one: DemoResolver, ports: Mapping[str, int]) -> str:
     """Say where its metrics are; any path will do."""
     return f"http://127.0.0.1:{ports[one.metrics]}"
 
@@ -48,7 +48,7 @@ class ResolverFigures:
     """Datagrams that `lbmrd` has sent, records that `umsrs` has told."""
 
 
-def figures_of(one: Resolver, port: int) -> ResolverFigures | None:
+def figures_of(one: DemoResolver, port: int) -> ResolverFigures | None:
     """Ask for its metrics; None when it does not answer."""
     with (
         contextlib.suppress(OSError, http.client.HTTPException, ValueError),
@@ -59,7 +59,7 @@ def figures_of(one: Resolver, port: int) -> ResolverFigures | None:
     return None
 
 
-def read_figures(one: Resolver, text: str) -> ResolverFigures:
+def read_figures(one: DemoResolver, text: str) -> ResolverFigures:
     """Read the metrics of a daemon. Raises: ValueError."""
     return ResolverFigures(_value(text, f"{one.program}_clients"), _value(text, _TOLD[one.program]))
 
