@@ -121,6 +121,8 @@ class PlayedMember:
 
     def on_session_ended(self, session: SimSession) -> None: ...
 
+    def on_servers_back(self) -> None: ...
+
 
 class EndpointHost(Host, Protocol):
     """A portal in TRD 1."""
@@ -213,6 +215,8 @@ class _PlayedReceivers(PlayedMember):
         session = self._trd.join(self, address)
         transport = self._transports[session] = _PlayedTransport(session, self)
         return transport
+
+    def on_servers_back(self) -> None: ...
 
     def on_session_ended(self, session: SimSession) -> None:
         self._on_ended(self._transports[session], self._trd.clock.now_ns)
