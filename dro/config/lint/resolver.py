@@ -120,8 +120,16 @@ def resolver_services(p: EndpointView) -> Findings:
 
 def resolver_transport(p: EndpointView) -> Findings:
     """Data by multicast in a TRD that has servers in place of multicast."""
+    if uses_multicast(p.receiving.um) or not servers_of(p.receiving.um):
+        return
+    mim = (CTX, "mim_incoming_address"), (CTX, "mim_outgoing_address")
+    if p.sending.differs(*mim):
+        yield hint(
+            p.sending.place(*mim), " ".join(mim[0]), "a group for immediate messages, where topics need no multicast",
+            "where no multicast passes, as in a cloud, they do not arrive", "leave it out, unless there is multicast",
+        )  # fmt: skip
     key = (SRC, "transport")
-    if p.sending.um.get_str(*key) == "lbtrm" and servers_of(p.receiving.um) and not uses_multicast(p.receiving.um):
+    if p.sending.um.get_str(*key) == "lbtrm":
         yield hint(
             p.sending.place(key), " ".join(key), "lbtrm sends to groups, and topics are not resolved by multicast here",
             "where no multicast passes, as in a cloud, sources are found and their data does not arrive",

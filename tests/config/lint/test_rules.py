@@ -182,6 +182,7 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("resolver-services", pair([*SRS_ALONE, "context resolver_cache 0"]), "receivers that come later do not find it"),
     ("resolver-transport", pair([*SRS_ALONE, LBTRM]), "set it to tcp"),
     ("resolver-transport", pair([*ALIVE, LBTRM]), "set it to tcp"),
+    ("resolver-transport", pair([*ALIVE, "context mim_address 239.1.1.1"]), "a group for immediate messages"),
     ("resolver-transport", pair([SRS_ALONE[0], LBTRM]), None),
     ("resolver-ttl", pair(["context resolver_multicast_ttl 0"]), "no other host hears this portal"),
     ("resolver-ttl", (endpoint("A", 1, ["context resolver_multicast_ttl 0"], interface="127.0.0.1"), endpoint("B", 2)),
