@@ -172,6 +172,7 @@ def _configurations(root: Path) -> None:
     for path in sorted((ROOT / "tests/golden/examples").glob("*/")):
         if not path.name.startswith("unsupported"):
             shutil.copytree(path, root / f"usr/share/doc/{PROGRAM}/examples" / path.name)
+    shutil.copytree(ROOT / "deploy/cloud", root / f"usr/share/doc/{PROGRAM}/examples/cloud")
 
 
 def _metadata(root: Path) -> Iterator[Message]:

@@ -84,4 +84,4 @@ def test_a_daemon_that_cannot_start_ends_it_and_says_why(tmp_path: Path, monkeyp
 
     assert demonstration.run(CLOUD, tmp_path, threading.Event(), 1, 100) == 1
     assert "whole number from 0 to 65535" in said.getvalue()
-    assert "demo: the DROs did not find each other; lbmrd1 ended" in said.getvalue()
+    assert re.search(r"demo: the DROs did not find each other; (lbmrd1|lbmrd2|umsrs) ended", said.getvalue())
