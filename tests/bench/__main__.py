@@ -28,6 +28,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "upgrade": (),
     "churn": (),
     "reload": (),
+    "resolvers": (),
     "route_tables": (),
     "access": (),
     "log": (),
