@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +20,8 @@ from dro.transport.mmsg import BATCH
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from supervisor.resolvers.lbmrd import PROGRAM, Lbmrd, main
-from tests.rigs.waiting import wait_until
+from tests.rigs.resolver_daemon import ResolverDaemon
+from tests.rigs.resolver_daemon import running as daemon_running
 
 ROOT: Final = Path(__file__).parents[3]
 ALIVE: Final = lbmr.encode(lbmr.Packet(1, None, lbmr.ReceiverAlive()))
@@ -39,46 +37,13 @@ NAT: Final = """\
 """
 
 
-class Running:
-    """A daemon on loopback, and what it logs."""
-
-    def __init__(self, folder: Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
-        self.log_path = folder / "lbmrd.log"
-        command = [sys.executable, "-m", "supervisor.resolvers.lbmrd", "-p", "0", "-L", str(self.log_path),
-                   "--log-json", *arguments]  # fmt: skip
-        self.process = subprocess.Popen(command, cwd=ROOT, env=os.environ | (environ or {}))
-        host, _, port = str(self.logged("daemon runs")["address"]).partition(":")
-        self.address = host, int(port)
-
-    def logged(self, text: str) -> dict[str, object]:
-        """The fields of the first line that says this."""
-
-        def find() -> dict[str, object] | None:
-            lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
-            found = (json.loads(line) for line in lines)
-            return next((line["fields"] | {"": 1} for line in found if line["text"] == text), None)
-
-        return wait_until(find, text, detail=lambda: self.log_path.read_text())
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
-
-
-@contextlib.contextmanager
-def running(folder: Path, *arguments: str, environ: dict[str, str] | None = None) -> Iterator[Running]:
-    made = Running(folder, *arguments, environ=environ)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.process.wait()
+running = partial(daemon_running, "lbmrd")
 
 
 class Party:
     """A context, as far as the daemon sees it."""
 
-    def __init__(self, daemon: Running, ip: str = "127.0.0.1") -> None:
+    def __init__(self, daemon: ResolverDaemon, ip: str = "127.0.0.1") -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.settimeout(20)
         self.socket.bind((ip, 0))
@@ -97,7 +62,7 @@ class Party:
 
 
 @contextlib.contextmanager
-def parties(daemon: Running, *ips: str) -> Iterator[list[Party]]:
+def parties(daemon: ResolverDaemon, *ips: str) -> Iterator[list[Party]]:
     made = [Party(daemon, ip).registered() for ip in ips]
     try:
         yield made

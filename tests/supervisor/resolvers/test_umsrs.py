@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -47,57 +44,23 @@ from dro.wire.srs.rsocket import (
 from supervisor.resolvers.umsrs import main
 from tests.fakes.srs import source
 from tests.rigs.lbm_tools import Tool, ToolNet
+from tests.rigs.resolver_daemon import ResolverDaemon
+from tests.rigs.resolver_daemon import running as daemon_running
 from tests.rigs.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
 
 
-class RunningSrs:
-    """A daemon on loopback, and what it logs."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.log_path = folder / "umsrs.log"
-        command = [sys.executable, "-m", "supervisor.resolvers.umsrs", "-i", "127.0.0.1", "-p", "0",
-                   "-L", str(self.log_path), "--log-json", *arguments]  # fmt: skip
-        self.process = subprocess.Popen(command, cwd=ROOT)
-        host, _, port = str(self.logged("daemon runs")["address"]).partition(":")
-        self.address = host, int(port)
-
-    def logged(self, text: str) -> dict[str, object]:
-        """The fields of the first line that says this."""
-
-        def find() -> dict[str, object] | None:
-            lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
-            found = (json.loads(line) for line in lines)
-            return next((line["fields"] | {"": 1} for line in found if line["text"] == text), None)
-
-        return wait_until(find, text, detail=lambda: self.log_path.read_text())
-
-    def metrics(self) -> dict[str, float]:
-        address = str(self.logged("metrics are served")["address"])
-        with urllib.request.urlopen(address, timeout=20) as answer:
-            lines = answer.read().decode().splitlines()
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
-
-
-@contextlib.contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[RunningSrs]:
-    made = RunningSrs(folder, *arguments)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.process.wait()
+def running(folder: Path, *arguments: str) -> AbstractContextManager[ResolverDaemon]:
+    return daemon_running("umsrs", folder, "-i", "127.0.0.1", *arguments)
 
 
 class SrsParty:
     """A context, as far as the daemon sees it."""
 
-    def __init__(self, daemon: RunningSrs, number: int, mode: int = InterestMode.FLOOD, *, domain_id: int = 0) -> None:
+    def __init__(
+        self, daemon: ResolverDaemon, number: int, mode: int = InterestMode.FLOOD, *, domain_id: int = 0
+    ) -> None:
         self.socket = socket.create_connection(daemon.address, timeout=20)
         self._splitter = FrameSplitter()
         self._records: list[SrsRecord] = []
@@ -158,7 +121,7 @@ class SrsParty:
 
 
 @contextlib.contextmanager
-def parties(daemon: RunningSrs, *modes: int) -> Iterator[list[SrsParty]]:
+def parties(daemon: ResolverDaemon, *modes: int) -> Iterator[list[SrsParty]]:
     with contextlib.ExitStack() as stack:
         made = [SrsParty(daemon, number, mode).registered() for number, mode in enumerate(modes, 1)]
         for party in made:
