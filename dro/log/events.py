@@ -271,6 +271,7 @@ class LogEvent(StrEnum):
     DEVICES_UNWATCHED = "network devices that are made again are not noticed", _WARNING, "reason remedy"
     TR_NOT_SENT = "TR datagram not sent", _WARNING, "error failed"
     TR_RECEIVE_FAILED = "TR receive failed", _WARNING, "error"
+    TR_OFF = "topics are not resolved: UDP is off and no SRS is listed, so nobody is heard", _WARNING, "remedy"
     TR_UNKNOWN_SENDER = "TR datagram dropped: its sender is none of the daemons", _WARNING, "from dropped remedy"
     DAEMON_SILENT = "resolver daemon is silent, others are used if there are any", _WARNING, "daemon active"
     SRS_CONNECTED = "connected to SRS", _INFO, "srs"

@@ -44,8 +44,9 @@ def test_they_load_without_a_remark_on_hosts_without_multicast(monkeypatch: pyte
     assert list(lint_together([config for config, _ in loaded])) == []
 
 
-def test_the_ports_are_those_of_the_options() -> None:
-    unicast, tcp = UnicastResolverOptions.of(DEFAULTS), TcpSourceOptions.of(DEFAULTS)
+def test_the_ports_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = load("a", monkeypatch)
+    unicast, tcp = UnicastResolverOptions.of(config.portals[0].um), TcpSourceOptions.of(DEFAULTS)
     assert f"UDP {unicast.port_low} to {unicast.port_high}" in PAGE
     assert f"TCP {tcp.port_low} to {tcp.port_high}" in PAGE
     requests = re.findall(r"request_tcp_port_(?:low|high) (\d+)", PAGE)

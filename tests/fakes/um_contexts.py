@@ -6,7 +6,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from functools import cache
 from itertools import count
 from typing import Any
 
@@ -24,15 +23,10 @@ from tests.fakes.runs import RunSink
 
 PATIENCE_S = 60.0
 _serial = count()
-
-
-@cache
-def _last() -> socket.socket:
-    """A socket that is connected to itself."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.bind(("127.0.0.1", 0))
-    made.connect(made.getsockname())
-    return made
+_LAST = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+"""A socket that is connected to itself."""
+_LAST.bind(("127.0.0.1", 0))
+_LAST.connect(_LAST.getsockname())
 
 
 def private_config(transport: str, **more: str | int) -> Config:
@@ -90,8 +84,8 @@ class Stepper:
         idle = 0
         while idle < 3:
             if idle == 1:
-                _last().send(b".")
-                _last().recv(1)
+                _LAST.send(b".")
+                _LAST.recv(1)
             idle = 0 if self.loop.run_once(0) else idle + 1
 
     def until(self, is_true: Callable[[], bool], *, limit_ms: int = 60_000, step_ms: int = 10) -> None:

@@ -6,11 +6,14 @@ Source: topic resolution notes; UM Configuration Guide, options `resolver_*`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from dro.config.lint.finding import CTX, RCV, SRC, WRCV, EndpointView, Finding, hint, rate, warning
+from dro.config.um.interfaces import ANY
 from dro.config.um.sets import ResolverServiceOptions, servers_of, unicast_places, uses_multicast
 
 Findings = Iterator[Finding]
+LOOPBACK: Final = "127."
 
 
 def resolver_phases(p: EndpointView) -> Findings:
@@ -116,6 +119,23 @@ def resolver_services(p: EndpointView) -> Findings:
             options.place(cache), " ".join(cache), "0 keeps no advertisements, and SRSes tell each source once",
             "receivers that come later do not find it", "set it to 1",
         )  # fmt: skip
+
+
+def resolver_reach(p: EndpointView) -> Findings:
+    """Servers on the loopback interface of a portal whose TRD has other hosts."""
+    options = p.receiving
+    interface = options.um.get_interface(CTX, "default_interface")
+    if interface == ANY or interface.startswith(LOOPBACK):
+        return
+    for name, servers in servers_of(options.um).items():
+        for server in servers:
+            if server.address.startswith(LOOPBACK):
+                yield warning(
+                    options.place((CTX, name)), f"context {name}",
+                    f"{server} is on this host alone, the portal is at {interface}",
+                    "contexts of other hosts cannot reach it, and are not heard",
+                    f"start it at {interface} or another address that they reach, and name that in all files",
+                )  # fmt: skip
 
 
 def resolver_transport(p: EndpointView) -> Findings:

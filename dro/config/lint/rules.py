@@ -93,6 +93,8 @@ RULES: Final = (
          "`resolver_unicast_force_alive` is 1", endpoint=lint_resolver.resolver_daemons),
     Rule("resolver-services", "without topic resolution over UDP there is a `resolver_service`, and with one there is "
          "`resolver_cache`", endpoint=lint_resolver.resolver_services),
+    Rule("resolver-reach", "no server of topic resolution is on the loopback interface, unless the portal is",
+         endpoint=lint_resolver.resolver_reach),
     Rule("resolver-transport", "`transport` lbtrm and `mim_address` where topics are resolved by multicast",
          endpoint=lint_resolver.resolver_transport),
     Rule("use-query", "use query timeout x max < periodic interval", endpoint=lint_portal.use_queries),

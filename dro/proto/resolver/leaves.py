@@ -38,7 +38,8 @@ class LeaveRecords:
         self._series: Table[tuple[bytes, int], _Series] = Table()
 
     def start(self, name: bytes, pattern_type: int) -> None:
-        """`pattern_type` 0: a topic."""
+        """`pattern_type` 0: a topic. A series that goes on begins anew."""
+        self.cancel(name, pattern_type)
         series = self._series[name, pattern_type] = _Series(self, name, pattern_type)
         self.send(series)
 

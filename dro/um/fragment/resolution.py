@@ -320,6 +320,9 @@ def open_resolution(
         o = o.sending_as(ResolverOptions.of(settings.sending))
     service = ResolverServiceOptions.of(options)
     tells_once = service.is_udp_off and bool(service.services)
+    if service.is_udp_off and not service.services:
+        remedy = "list an SRS in resolver_service, or set resolver_disable_udp_topic_resolution to 0"
+        log.warning(LogEvent.TR_OFF, extra={"remedy": remedy})
     config = resolver_config(o, rng.randbytes(8), settings.source_type, settings.domain_id, tells_once=tells_once)
     return TopicResolution(
         loop, o, UnicastResolverOptions.of(options), service, config,

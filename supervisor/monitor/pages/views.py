@@ -66,6 +66,8 @@ class MainView:
     problems: list[str]
     lost: list[str]
     """Portals that work and that nothing passes, and why."""
+    silent: list[str]
+    """Portals whose resolver daemons or SRSes do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,9 @@ class Views:
             self._last_events(),
             list(dict.fromkeys((*blocked.problems, *losses.problems))),
             self._lost(),
-        )
+            [f"{portal.name} gets no answer from any {kind} of its TRD" for portal in portals
+             for kind in portal.silent_servers],
+        )  # fmt: skip
 
     def _lost(self) -> list[str]:
         states = {worker.name: worker.state for worker in self.answers.known.status.workers}

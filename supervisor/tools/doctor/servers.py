@@ -23,7 +23,6 @@ from dro.transport.sockets import ip_number
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.srs.messages import ApplicationType, RegistrationRequest
 from supervisor.tools.doctor.check import Check, fail, note, ok
-from supervisor.tools.doctor.ports import bind_error
 
 ANSWER_S: Final = 1.0
 CONNECT_S: Final = 2.0
@@ -51,6 +50,9 @@ class ServerTest:
             return note(self.portal, self.name, "not asked, since nothing is to be sent")
         try:
             return self._srs() if self.place is None else self._daemon(self.place)
+        except PermissionError as e:
+            remedy = "look at the packet filter of this host, nft list ruleset or iptables -S, for what goes out"
+            return self._failed(e.strerror or str(e), remedy)
         except OSError as e:
             return self._failed(e.strerror or str(e), "look at the route, ip route get " + self.entry.address)
 
@@ -64,16 +66,15 @@ class ServerTest:
 
     def _daemon(self, place: LocalPlace) -> Check:
         local = place.interface
-        port = next((port for port in place.ports if not bind_error("udp", local, port)), 0)
-        if not port:
+        sock = _first_free(local, place.ports)
+        if sock is None:
             ports = f"{place.ports[0]} to {place.ports[-1]}" if len(place.ports) > 1 else f"{place.ports[0]}"
             return self._busy(f"UDP {ports} on {local} ({place.option}) is")
         options = lbmr.standard_options(random.randbytes(8), lbmr.SenderType.DRO, self.domain_id)
         keepalive = lbmr.encode(lbmr.Packet(lbmr.VERSION, options, lbmr.ReceiverAlive()))
         stranger, is_refused = "", False
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        with sock:
             sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
-            sock.bind((local, port))
             sent_s = time.monotonic()
             for attempt in range(1, KEEPALIVES + 1):
                 with contextlib.suppress(ConnectionRefusedError):
@@ -131,6 +132,21 @@ def tests_of(p: EndpointView) -> list[ServerTest]:
         for option, entries in servers.items()
         for entry, place in zip(entries, places.get(option) or [None] * len(entries), strict=True)
     ]
+
+
+def _first_free(local: str, ports: Sequence[int]) -> socket.socket | None:
+    """Bind a socket to the first port that is free; None when none is. Raises: OSError."""
+    for port in ports:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            sock.bind((local, port))
+        except OSError as e:
+            sock.close()
+            if e.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+        else:
+            return sock
+    return None
 
 
 def _since(began_s: float) -> str:

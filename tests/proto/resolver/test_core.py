@@ -494,6 +494,16 @@ def test_the_last_receiver_says_goodbye_three_times() -> None:
     assert c.bodies(a, lbmr.TopicManagement)[0].records == (lbmr.Tmr(lbmr.TmrType.LEAVE, 0, b"AAA"),)
 
 
+def test_where_all_is_told_once_the_goodbye_to_a_topic_that_nobody_has_is_one_series() -> None:
+    a = resolver(tells_once=True)
+    c = Channel(a)
+    a.add_receiver(b"AAA", 0)
+    c.run(100)
+    a.remove_receiver(b"AAA", ms(100))
+    c.run(10_000)
+    assert c.times(a, lbmr.TopicManagement) == [100, 200, 300]
+
+
 @pytest.mark.parametrize(("back_ms", "leaves"), [(50, [0]), (150, [0, 100]), (250, [0, 100, 200])])
 def test_a_receiver_that_comes_back_ends_the_goodbye(back_ms: int, leaves: list[int]) -> None:
     a = resolver()
