@@ -288,6 +288,8 @@ class ReceiverSide:
     def _match(self, handle: int, wildcard: _Wildcard, topic: bytes) -> None:
         wanted = self._topics.get(topic)
         if wanted is None:
+            if self._leaves_matched:
+                self._leaves.cancel(topic, 0)
             wanted = self._topics[topic] = _Topic(self, topic, wildcard.query_options)
         if wanted.wildcards is None:
             wanted.wildcards = {}

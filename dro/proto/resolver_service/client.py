@@ -32,11 +32,16 @@ GRACE_NS: Final = s(30)
 HAND_UP_EVERY_NS: Final = ms(10)
 HAND_UP_MOST: Final = 40
 """Records handed up in a step: 4000 a second, below what one address may bring of new sources and new interest."""
+TAKEN_MOST: Final = 2 * HAND_UP_MOST
 AGAIN_NS: Final = s(1)
 ROUTES_EVERY_NS: Final = s(1)
 REFRESH_NS: Final = s(100)
 """How often interest of other domains is handed up again; a portal forgets what it does not hear for 300 s."""
-STALE_AT_ONCE: Final = 256
+STEPS_AT_ONCE: Final = 256
+AWAY_NS: Final = s(60)
+"""An SRS that is away for so long holds nothing any more, while another one is there."""
+WAITING_MAX: Final = 10_000
+"""Datagrams of others that wait to be handed up."""
 DOMAIN_INSTANCE: Final = b"SRS\0\0\0\0\0"
 """Stands for the SRS where it tells the domain id."""
 
@@ -110,9 +115,10 @@ class ServiceClient:
                 _tell(link, change)
 
     def take_packets(self) -> list[lbmr.Packet]:
-        """Return packets of others to be handed up now."""
-        packets = list(self._packets)
-        self._packets.clear()
+        """Return packets of others to be handed up now; when there are more, they follow soon."""
+        packets = [self._packets.popleft() for _ in range(min(TAKEN_MOST, len(self._packets)))]
+        if self._packets:
+            self._timers.call_at(self.now_ns + HAND_UP_EVERY_NS, lambda: None)
         return packets
 
     # the connections
@@ -135,8 +141,9 @@ class ServiceClient:
         return self._faults
 
     def on_closed(self, srs: int) -> None:
-        """The connection is gone; what that SRS has told holds."""
-        self._links.pop(srs, None)
+        """The connection is gone; what that SRS has told holds for a while."""
+        if self._links.pop(srs, None) is not None:
+            self._timers.call_at(self.now_ns + AWAY_NS, lambda: self._on_away(srs))
 
     def output(self, srs: int) -> bytearray:
         """Return what is to be written to that SRS; the host takes off the front what it has written."""
@@ -153,19 +160,21 @@ class ServiceClient:
                 link = self._links[srs]
                 for change in self._own.all():
                     _tell(link, change)
-                self._told.on_registered(1 << srs)
+                self._told.on_registered(srs)
                 self._timers.call_at(self.now_ns + GRACE_NS, lambda: self._release_stale(srs, link))
                 self._learn(domain_id)
             case Told(records=records):
                 for record in records:
                     try:
-                        self._told.on_record(1 << srs, record)
+                        self._told.on_record(srs, record)
                     except DecodeError as e:
                         self._faults.append(e)
                 self._hand_up_soon()
             case Extension(kind=kind, data=data):
                 if kind == EXT_LBMR:
                     try:
+                        if len(self._packets) >= WAITING_MAX:
+                            raise DecodeError("srs", f"{WAITING_MAX} datagrams of others wait, more are dropped")
                         self._packets.append(self._told.on_datagram(data, self.now_ns))
                     except DecodeError as e:
                         self._faults.append(e)
@@ -188,15 +197,24 @@ class ServiceClient:
 
     def _release_unwanted(self) -> None:
         self._releases_soon = False
-        self._release_in_slices(self._told.steps_to_release_unwanted(self._own.wants))
+        self._in_slices(self._told.steps_to_release_unwanted(self._own.wants))
 
     def _release_stale(self, srs: int, link: ServiceLink) -> None:
         if self._links.get(srs) is link:
-            self._release_in_slices(self._told.steps_to_release_stale(1 << srs))
+            self._in_slices(self._told.steps_to_release(srs, all_of_it=False))
 
-    def _release_in_slices(self, steps: Iterator[None]) -> None:
-        if sum(1 for _ in islice(steps, STALE_AT_ONCE)) == STALE_AT_ONCE:
-            self._timers.call_at(self.now_ns + HAND_UP_EVERY_NS, lambda: self._release_in_slices(steps))
+    def _on_away(self, srs: int) -> None:
+        """Let an SRS that has been away for long hold nothing any more, if another one is there to tell."""
+        if self.is_registered(srs):
+            return
+        if any(link.is_registered for link in self._links.values()):
+            self._in_slices(self._told.steps_to_release(srs, all_of_it=True))
+        else:
+            self._timers.call_at(self.now_ns + AWAY_NS, lambda: self._on_away(srs))
+
+    def _in_slices(self, steps: Iterator[None]) -> None:
+        if sum(1 for _ in islice(steps, STEPS_AT_ONCE)) == STEPS_AT_ONCE:
+            self._timers.call_at(self.now_ns + HAND_UP_EVERY_NS, lambda: self._in_slices(steps))
         self._hand_up_soon()
 
     # time
@@ -223,8 +241,7 @@ class ServiceClient:
         self._packets.extend(self._told.routes(self.now_ns))
 
     def _refresh(self) -> None:
-        self._told.refresh()
-        self._hand_up_soon()
+        self._in_slices(self._told.steps_to_refresh())
 
     def _hand_up_soon(self) -> None:
         if not self._hands_up_soon and self._told.has_changes:

@@ -13,7 +13,7 @@ client are 1, 3, 5, as in RSocket.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -36,6 +36,8 @@ LIFETIME_NS: Final = s(6)
 BATCH_BYTES: Final = 16 << 10
 OUTPUT_BYTES: Final = 64 << 10
 """Records wait while more than that is to be written."""
+OUTPUT_MAX_BYTES: Final = 4 << 20
+"""More is written for no SRS, such as answers to keepalives that it does not take."""
 REGISTRATION_STREAM: Final = 1
 RECORD_STREAM: Final = 3
 
@@ -85,8 +87,7 @@ class ServiceLink:
         self._output = bytearray()
         self._waiting: dict[Hashable, tuple[bool, bytes]] = {}  # is extension, record; the latest of each key
         self._streams = itertools.count(RECORD_STREAM + 2, 2)
-        self._heard_ns = now_ns
-        self._kept_ns = now_ns
+        self._opened_ns = self._heard_ns = self._kept_ns = now_ns
         self.is_registered = False
         setup = rsocket.SetupFrame(KEEPALIVE_NS // ms(1), LIFETIME_NS // ms(1))
         request = rsocket.RequestFrame(REGISTRATION_STREAM, rsocket.FrameType.REQUEST_RESPONSE, encode(registration))
@@ -132,35 +133,35 @@ class ServiceLink:
 
     # input
 
-    def on_bytes(self, data: bytes | memoryview, now_ns: int) -> list[LinkEvent]:
-        """Take what the SRS has sent. Raises: LinkFault."""
+    def on_bytes(self, data: bytes | memoryview, now_ns: int) -> Iterator[LinkEvent]:
+        """Take what the SRS has sent, as the result is gone through. Raises: LinkFault."""
         self._heard_ns = now_ns
-        events: list[LinkEvent] = []
         self._splitter.feed(data)
         try:
             while (raw := self._splitter.next_frame()) is not None:
                 frame = self._joiner.join(rsocket.decode(raw))
                 if frame is not None:
-                    self._on_frame(frame, events)
+                    yield from self._on_frame(frame)
         except DecodeError as e:
             raise LinkFault(f"a frame cannot be read: {e}") from e
-        return events
+        if len(self._output) > OUTPUT_MAX_BYTES:
+            raise LinkFault("it asks for answers and does not take them")
 
-    def _on_frame(self, frame: rsocket.Frame, events: list[LinkEvent]) -> None:
+    def _on_frame(self, frame: rsocket.Frame) -> Iterator[LinkEvent]:
         match frame:
             case rsocket.KeepaliveFrame(responds=True, data=data):
                 self._put(rsocket.KeepaliveFrame(False, 0, data))
             case rsocket.PayloadFrame(data=data) if data:
-                self._on_messages(data, events)
+                yield from self._on_messages(data)
             case rsocket.ErrorFrame(stream_id=stream_id, code=code, text=text):
                 where = "the connection" if not stream_id else f"stream {stream_id}"
                 raise LinkFault(f"error {code:#x} on {where}: {text[:200].decode('utf-8', 'replace')}")
             case rsocket.ExtFrame(kind=kind, data=data):
-                events.append(Extension(kind, data))
+                yield Extension(kind, data)
             case _:
                 pass
 
-    def _on_messages(self, data: bytes, events: list[LinkEvent]) -> None:
+    def _on_messages(self, data: bytes) -> Iterator[LinkEvent]:
         messages, trouble = decode_lenient(data)
         records: list[SrsRecord] = []
         for message in messages:
@@ -170,23 +171,28 @@ class ServiceLink:
                         self.is_registered = True
                         kind, n = rsocket.FrameType.REQUEST_STREAM, rsocket.UNBOUNDED_N
                         self._put(rsocket.RequestFrame(RECORD_STREAM, kind, encode(StreamRequest()), n))
-                        events.append(Registered(domain_id))
+                        yield Registered(domain_id)
                 case RegistrationRequest() | StreamRequest():
                     pass  # of clients
                 case _:
                     records.append(message)
+        if records and not self.is_registered:
+            raise LinkFault("it tells records before it registers the context")
         if records:
-            events.append(Told(tuple(records)))
+            yield Told(tuple(records))
         if trouble is not None:
-            events.append(Unreadable(trouble))
+            yield Unreadable(trouble)
 
     # time
 
     def next_deadline(self) -> int:
-        return min(self._kept_ns + KEEPALIVE_NS, self._heard_ns + LIFETIME_NS)
+        until_ns = self._heard_ns if self.is_registered else self._opened_ns
+        return min(self._kept_ns + KEEPALIVE_NS, until_ns + LIFETIME_NS)
 
     def on_timer(self, now_ns: int) -> str:
         """Send a keepalive when it is due; returns why the connection is to be closed, or nothing."""
+        if not self.is_registered and now_ns - self._opened_ns >= LIFETIME_NS:
+            return f"no registration within {LIFETIME_NS // s(1)} s"
         if now_ns - self._heard_ns >= LIFETIME_NS:
             return f"nothing came for {LIFETIME_NS // s(1)} s"
         if now_ns - self._kept_ns >= KEEPALIVE_NS:

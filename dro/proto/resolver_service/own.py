@@ -50,7 +50,7 @@ class OwnRecords:
         self._sources: Table[bytes, SourceInfo] = Table()  # by OTID
         self._interest: Table[tuple[bool, bytes, int], InterestInfo] = Table()  # by pattern or not, name, domain
         self._wanted: Counter[bytes] = Counter()  # domains that a topic is wanted for
-        self._patterns: dict[tuple[bytes, int], Pattern | None] = {}  # None: cannot be used
+        self._patterns: dict[tuple[bool, bytes, int], Pattern | None] = {}  # as in `_interest`; None: cannot be used
         self._route = b""
         self._route_told_ns = -ROUTE_EVERY_NS
         self._serial = 0
@@ -134,7 +134,7 @@ class OwnRecords:
             record = InterestInfo(kind, name, domain_id, self._source_id, self._source_type)
             self._interest[key] = record
             if is_pattern:
-                self._patterns[name, domain_id] = _compile(name)
+                self._patterns[key] = _compile(name)
             else:
                 self._wanted[name] += 1
             yield ToTell(key, encode(record))
@@ -143,17 +143,18 @@ class OwnRecords:
         key = (is_pattern, name, domain_id)
         record = self._interest.pop(key, None)
         if record is not None:
-            self._forget_name(record)
+            self._forget_name(key)
             kind = MessageId.WILDCARD_DELETE if is_pattern else MessageId.RECEIVER_DELETE
             yield ToTell(key, encode(replace(record, kind=kind)))
 
-    def _forget_name(self, record: InterestInfo) -> None:
-        if record.is_pattern:
-            del self._patterns[record.name, record.domain_id]
+    def _forget_name(self, key: tuple[bool, bytes, int]) -> None:
+        is_pattern, name, _ = key
+        if is_pattern:
+            del self._patterns[key]
             return
-        self._wanted[record.name] -= 1
-        if not self._wanted[record.name]:
-            del self._wanted[record.name]
+        self._wanted[name] -= 1
+        if not self._wanted[name]:
+            del self._wanted[name]
 
     def _on_route(self, datagram: bytes, now_ns: int) -> Iterator[ToTell]:
         frame = _extension(datagram)

@@ -1,6 +1,6 @@
 """What SRSes have told of other contexts, and its form as packets of those contexts.
 
-State: sources and interest of others with the SRSes that hold each (as bits), what changed since it was handed up,
+State: sources and interest of others with the SRSes that hold each, what changed since it was handed up,
 domain routes. Owned by the service client. What all SRSes have ended, or do not tell again after a new connection, is
 handed up as ended.
 
@@ -44,13 +44,15 @@ def _cost(record: SourceInfo | InterestInfo) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A record of others. `holders`: bits of the SRSes that have it; `fresh`: of those that told it since they were
-    connected to last."""
+    """A record of others. `told_in`: of each SRS the connection that it was told in last, 0 if it has it not; `up`:
+    the source as it was handed up, or whether interest was; `is_local`: interest of this TRD."""
 
     record: SourceInfo | InterestInfo
     tir: lbmr.Tir | None
-    holders: int = 0
-    fresh: int = 0
+    cost: int
+    told_in: list[int]
+    is_local: bool = False
+    up: lbmr.Tir | bool | None = None
 
 
 class ToldRecords:
@@ -58,6 +60,7 @@ class ToldRecords:
 
     def __init__(self, source_id: bytes, domain_id: int) -> None:
         self.domain_id = domain_id
+        self._connections: list[int] = []  # of each SRS, counted from 1
         self._source_id = source_id
         self._held: Table[_Key, _Held] = Table()
         self._by_otid: Table[bytes, dict[_Key, None]] = Table()
@@ -71,7 +74,7 @@ class ToldRecords:
     # what SRSes tell
 
     def on_record(self, srs: int, record: SrsRecord) -> None:
-        """Take a record of the SRS with that bit. Raises: DecodeError for a source whose session cannot be read."""
+        """Take a record of an SRS. Raises: DecodeError for one that cannot be used, or has no room."""
         match record:
             case SourceInfo():
                 if record.is_end:
@@ -95,20 +98,19 @@ class ToldRecords:
             return
         key = (info.otid, info.context_instance)
         held = self._held.get(key)
-        if held is None or held.record != info:
-            tir = advertisement(info)
-            if held is None:
-                self._count(info)
-            if held is not None and (old := held.tir) is not None and old.transport != tir.transport:
-                self._ended.append(self._final(held))
-            if held is None:
-                held = self._held[key] = _Held(info, tir)
-                self._by_otid.setdefault(info.otid, {})[key] = None
-                self._by_topic.setdefault(info.topic, {})[key] = None
-            held.record, held.tir = info, tir
+        if held is None:
+            held = self._hold(key, info, advertisement(info))
+            self._by_otid.setdefault(info.otid, {})[key] = None
+            self._by_topic.setdefault(info.topic, {})[key] = None
+        elif held.record != info:
+            if key not in self._by_topic.get(info.topic, {}):
+                raise DecodeError("sir.topic", f"the OTID of {info.topic!r} belongs to another topic")
+            held.tir = advertisement(info)
+            self._end_session(held, but=held.tir)
+            self._bytes += _cost(info) - held.cost
+            held.record, held.cost = info, _cost(info)
             self._changed[key] = None
-        held.holders |= srs
-        held.fresh |= srs
+        self._mark(held, srs)
 
     def _on_interest(self, srs: int, key: InterestKey, record: InterestInfo) -> None:
         is_dro = record.context_type == lbmr.SenderType.DRO
@@ -117,19 +119,33 @@ class ToldRecords:
             return
         held = self._held.get(key)
         if held is None:
-            self._count(record)
-            held = self._held[key] = _Held(record, None)
+            held = self._hold(key, record, None)
+            held.is_local = is_local
             if is_local:
                 self._wanting[key[:2]] += 1
-            self._changed[key] = None
-        held.holders |= srs
-        held.fresh |= srs
+        self._mark(held, srs)
 
-    def _count(self, record: SourceInfo | InterestInfo) -> None:
-        """Count a new record. Raises: DecodeError when there is no room for it."""
+    def _hold(self, key: _Key, record: SourceInfo | InterestInfo, tir: lbmr.Tir | None) -> _Held:
+        """Keep a new record. Raises: DecodeError when there is no room for it."""
         if self._bytes > HELD_MAX_BYTES:
             raise DecodeError("srs", f"records of SRSes take more than {HELD_MAX_BYTES >> 20} MiB, no more are kept")
-        self._bytes += _cost(record)
+        held = self._held[key] = _Held(record, tir, _cost(record), [0] * len(self._connections))
+        self._bytes += held.cost
+        self._changed[key] = None
+        return held
+
+    def _mark(self, held: _Held, srs: int) -> None:
+        if len(held.told_in) <= srs:
+            held.told_in += [0] * (srs + 1 - len(held.told_in))
+        held.told_in[srs] = self._connections[srs]
+
+    def _end_session(self, held: _Held, *, but: lbmr.Tir | None = None) -> None:
+        """Hand up the end of a source, if it was handed up on another session than that of `but`."""
+        if isinstance(held.up, lbmr.Tir) and (but is None or but.transport != held.up.transport):
+            options = held.up.options or lbmr.TirOptions()
+            last = replace(held.up, options=options.replacing(lbmr.Cost(0, END_COST)))
+            self._ended.append(self._packet(held.record, lbmr.Queries((), (last,))))
+            held.up = None
 
     def _is_local(self, domain_id: int) -> bool:
         return domain_id in (0, self.domain_id)
@@ -137,44 +153,49 @@ class ToldRecords:
     def _release(self, key: _Key, srs: int) -> None:
         """Let one SRS have it no more; the last one ends it."""
         held = self._held.get(key)
-        if held is None or not held.holders & srs:
+        if held is None or srs >= len(held.told_in) or not held.told_in[srs]:
             return
-        held.holders &= ~srs
-        if held.holders:
-            return
+        held.told_in[srs] = 0
+        if not any(held.told_in):
+            self._forget(key, held)
+
+    def _forget(self, key: _Key, held: _Held) -> None:
         del self._held[key]
         self._changed.pop(key, None)
         record = held.record
-        self._bytes -= _cost(record)
+        self._bytes -= held.cost
         if isinstance(record, SourceInfo):
             for table, name in ((self._by_otid, record.otid), (self._by_topic, record.topic)):
                 del table[name][key]
                 if not table[name]:
                     del table[name]
-            self._ended.append(self._final(held))
-        elif not self._is_local(record.domain_id):
-            self._ended.append(self._interest_packet(record, lbmr.InterestFlag.CANCEL))
+            self._end_session(held)
+        elif not held.is_local:
+            if held.up:
+                self._ended.append(self._interest_packet(record, lbmr.InterestFlag.CANCEL))
         else:
             wanted = (record.is_pattern, record.name)
             self._wanting[wanted] -= 1
             if not self._wanting[wanted]:
                 del self._wanting[wanted]
-                flags = lbmr.TmrFlag.PCRE if record.is_pattern else 0
-                leave = lbmr.Tmr(lbmr.TmrType.LEAVE, flags, record.name)
-                self._ended.append(self._packet(record, lbmr.TopicManagement((leave,))))
+                if held.up:
+                    flags = lbmr.TmrFlag.PCRE if record.is_pattern else 0
+                    leave = lbmr.Tmr(lbmr.TmrType.LEAVE, flags, record.name)
+                    self._ended.append(self._packet(record, lbmr.TopicManagement((leave,))))
 
     # connections
 
     def on_registered(self, srs: int) -> None:
         """A connection to that SRS begins: it will tell everything."""
-        for held in self._held.values():
-            held.fresh &= ~srs
+        self._connections += [0] * (srs + 1 - len(self._connections))
+        self._connections[srs] += 1
 
-    def steps_to_release_stale(self, srs: int) -> Iterator[None]:
-        """Release in steps what that SRS has not told since `on_registered`."""
+    def steps_to_release(self, srs: int, *, all_of_it: bool) -> Iterator[None]:
+        """Release in steps what that SRS has not told since `on_registered`, or all that it has told."""
         for key in list(self._held):
             held = self._held.get(key)
-            if held is not None and held.holders & srs and not held.fresh & srs:
+            told_in = held.told_in[srs] if held is not None and srs < len(held.told_in) else 0
+            if told_in and (all_of_it or told_in < self._connections[srs]):
                 self._release(key, srs)
             yield
 
@@ -183,7 +204,7 @@ class ToldRecords:
         for topic in list(self._by_topic):
             if not wants(topic):
                 for key in list(self._by_topic.get(topic, ())):
-                    self._release(key, self._held[key].holders)
+                    self._forget(key, self._held[key])
             yield
 
     # packets
@@ -192,11 +213,13 @@ class ToldRecords:
         """Hand up again what is known of the sources of a topic."""
         self._changed.update(self._by_topic.get(topic, {}))
 
-    def refresh(self) -> None:
-        """Hand up again the interest of other domains."""
-        for key, held in self._held.items():
-            if isinstance(held.record, InterestInfo) and not self._is_local(held.record.domain_id):
+    def steps_to_refresh(self) -> Iterator[None]:
+        """Hand up again, in steps, the interest of other domains."""
+        for key in list(self._held):
+            held = self._held.get(key)
+            if held is not None and isinstance(held.record, InterestInfo) and not held.is_local:
                 self._changed[key] = None
+            yield
 
     def answer(self, tmr: lbmr.Tmr) -> lbmr.Packet | None:
         """Answer a use query for the contexts that want the name; None when there is none."""
@@ -237,11 +260,12 @@ class ToldRecords:
             del self._changed[key]
             held = self._held[key]
             record = held.record
+            held.up = held.tir or True
             match record:
                 case SourceInfo():
                     assert held.tir is not None
                     packets.append(self._packet(record, lbmr.Queries((), (held.tir,))))
-                case InterestInfo() if not self._is_local(record.domain_id):
+                case InterestInfo() if not held.is_local:
                     packets.append(self._interest_packet(record, 0))
                 case InterestInfo(is_pattern=True):
                     query = lbmr.WildcardTqr(lbmr.PatternType.PCRE, record.name)
@@ -249,13 +273,6 @@ class ToldRecords:
                 case InterestInfo():
                     packets.append(self._packet(record, lbmr.Queries((record.name,))))
         return packets
-
-    def _final(self, held: _Held) -> lbmr.Packet:
-        assert isinstance(held.record, SourceInfo)
-        assert held.tir is not None
-        tir, options = held.tir, held.tir.options or lbmr.TirOptions()
-        last = replace(tir, options=options.replacing(lbmr.Cost(0, END_COST)))
-        return self._packet(held.record, lbmr.Queries((), (last,)))
 
     def _interest_packet(self, record: InterestInfo, flags: int) -> lbmr.Packet:
         kind = lbmr.PatternType.PCRE if record.is_pattern else 0

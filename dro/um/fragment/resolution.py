@@ -118,7 +118,7 @@ class TopicResolution(ContextHost):
             )  # fmt: skip
             self._client = client
             self._services = ServiceLinks(
-                loop, service.services, client, sockets,
+                loop, service.services, client, sockets, rng=rng,
                 registration=lambda: self._registration(config, service), on_packet=self._on_service_packet,
             )  # fmt: skip
         self.channel: TrChannel

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -48,6 +49,7 @@ class ServiceLinks:
         client: ServiceClient,
         sockets: Sockets,
         *,
+        rng: random.Random,
         registration: Callable[[], RegistrationRequest],
         on_packet: OnPacket,
     ) -> None:
@@ -56,6 +58,7 @@ class ServiceLinks:
         self._entries = entries
         self._client = client
         self._sockets = sockets
+        self._rng = rng
         self._registration = registration
         self._on_packet = on_packet
         self._faults = LimitedLogger(log, loop.now_ns)
@@ -133,7 +136,6 @@ class ServiceLinks:
     def _on_open(self, srs: int) -> None:
         self._attempts.pop(srs).cancel()
         self._client.on_connected(srs, self._registration(), self._loop.now_ns())
-        log.info(LogEvent.SRS_CONNECTED, extra={"srs": self._entries[srs]})
         self._act_soon()
 
     def _on_lost(self, srs: int, why: str) -> None:
@@ -147,7 +149,8 @@ class ServiceLinks:
         if self._is_closed:
             return
         self._faults.event(LogEvent.SRS_LOST, {"srs": self._entries[srs], "reason": why}, key=srs)
-        self._attempts[srs] = self._loop.call_later(RETRY_NS, partial(self._connect, srs))
+        wait_ns = RETRY_NS // 2 + self._rng.randrange(RETRY_NS)  # not all contexts at the same time
+        self._attempts[srs] = self._loop.call_later(wait_ns, partial(self._connect, srs))
 
     def _on_readable(self, srs: int, stream: ByteStream) -> bool:
         if self._streams.get(srs) is not stream:
@@ -162,11 +165,14 @@ class ServiceLinks:
         if not count:
             self._on_lost(srs, "closed by the SRS")
             return False
+        was_registered = self._client.is_registered(srs)
         try:
             faults = self._client.on_bytes(srs, self._scratch[:count], self._loop.now_ns())
         except LinkFault as fault:
             self._on_lost(srs, str(fault))
             return False
+        if not was_registered and self._client.is_registered(srs):
+            log.info(LogEvent.SRS_CONNECTED, extra={"srs": self._entries[srs]})
         for error in faults:
             self.malformed += 1
             self._faults.event(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from dro.clock import s
+from dro.errors import DecodeError
 from dro.proto.resolver_service import client as client_module
+from dro.proto.resolver_service.link import LinkFault, ServiceLink
+from dro.proto.resolver_service.records import source_info
+from dro.proto.resolver_service.told import ToldRecords
 from dro.wire import otid
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lbmr.options import ContextInstance, Functionality
 from dro.wire.lbmr.tnwg import TnwgContextFlag, TnwgContextInstance
 from dro.wire.source_string import LbtrmAddress, TcpAddress
-from dro.wire.srs.messages import InterestMode
+from dro.wire.srs import rsocket
+from dro.wire.srs.messages import InterestMode, SourceDelete, encode
 from tests.fakes.srs_network import SrsContext, SrsNetwork
 
 REQUEST = (14391, 0x0A000001)
@@ -366,6 +375,82 @@ def test_a_server_that_says_nothing_is_left() -> None:
         if faults:
             break
     assert faults == [(0, "nothing came for 6 s")]
+
+
+def test_an_srs_that_is_gone_for_good_holds_nothing_while_another_one_is_there() -> None:
+    net = SrsNetwork(2)
+    one, two = net.context(b"one"), net.context(b"two")
+    two.say(lbmr.Queries((b"first",)))
+    one.advertise(tir(b"first", 1))
+    net.run(100)
+    net.kill(0)
+    one.end(tir(b"first", 1))
+    net.run(59_000, 100)
+    assert two.topics() == [(b"first", False)]
+    net.run(2000, 100)
+    assert two.topics() == [(b"first", True)]
+
+
+def test_what_was_not_handed_up_yet_ends_without_a_word() -> None:
+    told = ToldRecords(b"context.", 7)
+    told.on_registered(0)
+    source = source_info(tir(b"first", 1), b"other...", 0, 7)
+    assert source is not None
+    for number in range(100):
+        address = b"TCP:10.0.0.1:%d[1]" % (1000 + number)
+        told.on_record(0, replace(source, source=address))
+    told.on_record(0, replace(source, cost=-1))
+    assert told.take_packets(10) == []
+    assert not told._held
+    assert told._bytes == 0
+
+
+def test_an_otid_belongs_to_one_topic() -> None:
+    told = ToldRecords(b"context.", 7)
+    told.on_registered(0)
+    source = source_info(tir(b"first", 1), b"other...", 0, 7)
+    assert source is not None
+    told.on_record(0, source)
+    with pytest.raises(DecodeError, match="belongs to another topic"):
+        told.on_record(0, replace(source, topic=b"second"))
+    told.on_record(0, SourceDelete(source.otid, b"first"))
+    assert not told._held
+
+
+def test_bytes_are_counted_as_records_change() -> None:
+    told = ToldRecords(b"context.", 7)
+    told.on_registered(0)
+    source = source_info(tir(b"first", 1), b"other...", 0, 7)
+    assert source is not None
+    counted = []
+    for text in (b"TCP:10.0.0.1:4[1]", b"LBTRM:10.0.0.1:14390:abcdef01:224.10.10.10:14400[1]", b"TCP:10.0.0.1:4[1]"):
+        told.on_record(0, replace(source, source=text))
+        counted.append(told._bytes)
+    assert counted[0] == counted[2] < counted[1]
+    told.on_record(0, SourceDelete(source.otid, b"first"))
+    assert told._bytes == 0
+
+
+def test_a_server_that_does_not_register_or_take_answers_is_left() -> None:
+    now_ns = s(10)
+    registration = SrsNetwork().context(b"one").registration
+    link = ServiceLink(registration, now_ns)
+    for second in range(1, 7):
+        assert link.on_timer(now_ns + s(second) - 1) == ""
+        list(link.on_bytes(rsocket.encode(rsocket.KeepaliveFrame(False)), now_ns + s(second)))
+    assert link.on_timer(now_ns + s(6)) == "no registration within 6 s"
+    early = ServiceLink(registration, now_ns)
+    told = rsocket.PayloadFrame(3, encode(SourceDelete(bytes(32), b"t")))
+    with pytest.raises(LinkFault, match="before it registers"):
+        list(early.on_bytes(rsocket.encode(told), now_ns))
+    asks = rsocket.encode(rsocket.KeepaliveFrame(True, 0, bytes(100_000)))
+
+    def ask() -> None:
+        for _ in range(100):
+            assert list(link.on_bytes(asks, now_ns)) == []
+
+    with pytest.raises(LinkFault, match="asks for answers and does not take them"):
+        ask()
 
 
 def test_a_source_on_lbtrm_keeps_its_address() -> None:

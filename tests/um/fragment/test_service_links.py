@@ -63,6 +63,23 @@ def test_contexts_find_each_other_and_an_end_is_told(stepper: Stepper, srs: Loop
     receiving.close()
 
 
+def test_topics_and_patterns_without_a_source_are_wanted_no_more(stepper: Stepper, srs: LoopSrs) -> None:
+    made, _ = context(stepper, options_for(srs.port), 1)
+    for _ in range(3):
+        made.want_topic(b"nobody")
+        made.want_pattern(b"^n", lbmr.PatternType.PCRE, lambda topic: topic[:1] == b"n")
+        stepper.run(300)
+        srs.work()
+        assert srs.core.records.interest_count == 2
+        made.unwant_topic(b"nobody")
+        made.unwant_pattern(b"^n", lbmr.PatternType.PCRE)
+        stepper.run(50)
+    stepper.run(1000)
+    srs.work()
+    assert srs.core.records.interest_count == 0
+    made.close()
+
+
 def test_what_is_new_while_the_srs_is_away_is_found_when_it_is_back(
     stepper: Stepper, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,7 +165,7 @@ def test_an_srs_that_accepts_and_says_nothing_is_left_and_tried_again(
         made, _ = context(stepper, options_for(silent.getsockname()[1]), 1)
         stepper.run(LIFETIME_NS // 1_000_000 + 1000, 50)
         lost = [vars(r)["reason"] for r in caplog.records if r.msg == LogEvent.SRS_LOST]
-        assert lost == ["nothing came for 6 s"]
+        assert lost == ["no registration within 6 s"]
         made.close()
 
 
