@@ -233,11 +233,11 @@ class SrsRecords:
         return source
 
     def on_source_end(self, client: SrsClient, record: SourceInfo | SourceDelete, now_ns: int) -> Steps:
-        """Take the end of a source, of which the others are told after the back-off."""
+        """Take the end of a source, of which the others are told after the back-off. Only its OTID and kind count."""
         source = client.sources.get(record.otid)
         if source is None:
             return
-        source.farewell = encode(record)
+        source.farewell = _end_of(source) if isinstance(record, SourceInfo) else _deletion_of(source)
         backoff_ns = self._times.source_leave_backoff_ns
         if not backoff_ns:
             yield from self.forget_source(source)
@@ -271,13 +271,11 @@ class SrsRecords:
         others.remove(source)
         if not others:
             del self._otids[source.otid]
-            told = source.farewell or encode(SourceDelete(source.otid, topic.name))
+            told = source.farewell or _deletion_of(source)
         elif any(other.address == source.address for other in others):
             return
         else:
-            (record,) = decode(source.raw)
-            assert isinstance(record, SourceInfo)
-            told = encode(replace(record, cost=END_COST))
+            told = _end_of(source)
         yield from self._tell((yield from self._told_of(topic.name, client)), told)
 
     # interest
@@ -405,6 +403,18 @@ class SrsRecords:
             if client.interest.get(key, before) < before:
                 yield from self.forget_interest(client, *key)
             yield
+
+
+def _end_of(source: SrsSource) -> bytes:
+    """Make the record with cost -1 of what was told of a source."""
+    (record,) = decode(source.raw)
+    assert isinstance(record, SourceInfo)
+    return encode(replace(record, cost=END_COST))
+
+
+def _deletion_of(source: SrsSource) -> bytes:
+    """Make the SDR of a source."""
+    return encode(SourceDelete(source.otid, source.topic.name))
 
 
 def _never(_: bytes) -> bool:

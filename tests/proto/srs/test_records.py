@@ -127,6 +127,20 @@ def test_an_end_is_told_after_the_back_off_in_the_form_it_came_in() -> None:
     assert site.server.records.record_bytes == 2 * (28 + 2 + 512)
 
 
+def test_an_end_is_of_what_was_told_whatever_else_it_says() -> None:
+    site = SrsSite()
+    teller, client = site.client(1), site.client(2, InterestMode.FLOOD)
+    one, other = source(b"A", 1), source(b"B", 2)
+    teller.tell(one, other)
+    client.take()
+    teller.tell(
+        replace(one, topic=b"C", source=b"elsewhere", context_instance=b"OTHERINS", topic_index=9, cost=END_COST),
+        SourceDelete(other.otid, b"C"),
+    )
+    site.wait(1)
+    assert client.take() == [replace(one, cost=END_COST), SourceDelete(other.otid, b"B")]
+
+
 def test_a_source_that_is_back_within_the_back_off_has_not_been_away() -> None:
     site = SrsSite()
     teller, client = site.client(1), site.client(2, InterestMode.FLOOD)
