@@ -1,7 +1,7 @@
 """The clients of a server of topic resolution over TCP, with or without a connection, and how long they are remembered.
 
 What a lost client has told is kept for the state lifetimes; when it is back, what it does not tell again within the
-grace goes. What is long to do is appended to `chores`.
+grace goes. A client that is back again within its grace has one anew. What is long to do is appended to `chores`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SrsClients:
         self._routed: dict[SrsClient, None] = {}  # that have told a domain route
         self._source_ends: dict[SrsClient, int] = {}  # of lost clients, the first that is due first
         self._interest_ends: dict[SrsClient, int] = {}
-        self._graces: deque[tuple[int, SrsClient, int]] = deque()  # with the generation that has to be told again
+        self._graces: dict[SrsClient, int] = {}  # of clients that are back
         self._numbers = 0
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class SrsClients:
             self.counts.returned += 1
             self._keep_for_good(client)
             client.registration = request
-            self._graces.append((now_ns + self._times.grace_ns, client, client.generation + 1))
+            self._graces[client] = now_ns + self._times.grace_ns
         client.generation += 1
         client.connection = connection
         self.counts.registrations += 1
@@ -81,8 +81,8 @@ class SrsClients:
             self._interest_ends[client] = now_ns + self._times.interest_state_ns
 
     def _keep_for_good(self, client: SrsClient) -> None:
-        """Note that a client is not lost any more."""
-        for known in (self.lost, self._source_ends, self._interest_ends):
+        """Note that a client is not lost any more; a grace begins anew, or is over."""
+        for known in (self.lost, self._source_ends, self._interest_ends, self._graces):
             known.pop(client, None)
 
     def make_room(self) -> bool:
@@ -123,8 +123,8 @@ class SrsClients:
     # time
 
     def next_deadline(self) -> int | None:
-        dues = [next(iter(ends.values()), None) for ends in (self._source_ends, self._interest_ends)]
-        dues += [self._graces[0][0] if self._graces else None, self._records.next_farewell_ns()]
+        dues = [next(iter(ends.values()), None) for ends in (self._source_ends, self._interest_ends, self._graces)]
+        dues.append(self._records.next_farewell_ns())
         return min((due_ns for due_ns in dues if due_ns is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
@@ -134,17 +134,16 @@ class SrsClients:
             self._drop_route(client)
         for client, steps in records.due_farewells(now_ns):
             self._chores.append(self._then_drop(client, steps))
-        for ends, forget in (
-            (self._source_ends, records.forget_sources),
-            (self._interest_ends, records.forget_all_interest),
+        both = (records.forget_sources, records.forget_all_interest)
+        for ends, kinds, further in (
+            (self._source_ends, both[:1], 1),
+            (self._interest_ends, both[1:], 1),
+            (self._graces, both, 0),  # what was told in this generation stays
         ):
             for client in _due(ends, now_ns):
                 del ends[client]
-                self._chores.append(self._then_drop(client, forget(client, client.generation + 1)))
-        while self._graces and self._graces[0][0] <= now_ns:
-            _, client, generation = self._graces.popleft()
-            self._chores.append(self._then_drop(client, records.forget_sources(client, generation)))
-            self._chores.append(self._then_drop(client, records.forget_all_interest(client, generation)))
+                for forget in kinds:
+                    self._chores.append(self._then_drop(client, forget(client, client.generation + further)))
 
     def _then_drop(self, client: SrsClient, steps: Steps) -> Steps:
         """Forget a lost client once nothing is left of what it has told."""

@@ -207,7 +207,10 @@ class SrsRecords:
             if source.topic.name != record.topic:
                 self.counts.other_topic += 1
                 return
-            source.generation, source.farewell = client.generation, b""
+            source.farewell = b""
+            if source.generation != client.generation:
+                source.generation = client.generation
+                client.sources.move_to_end(record.otid)
             if source.raw == raw:
                 return
             if not self.take_bytes(client, len(raw) - len(source.raw)):
@@ -287,7 +290,10 @@ class SrsRecords:
         entry = self._names.get(key)
         held = None if entry is None else entry.holders.get((client, record.domain_id))
         if entry is not None and held is not None:
-            client.interest[(*key, record.domain_id)] = client.generation
+            told = (*key, record.domain_id)
+            if client.interest[told] != client.generation:
+                client.interest[told] = client.generation
+                client.interest.move_to_end(told)
             if held == raw:
                 return
             entry.holders[client, record.domain_id] = raw  # of the same size: only numbers differ
@@ -391,17 +397,15 @@ class SrsRecords:
     # states that end
 
     def forget_sources(self, client: SrsClient, before: int) -> Steps:
-        """Remove the sources of a client that were not told since a generation."""
-        for source in list(client.sources.values()):
-            if source.generation < before:
-                yield from self.forget_source(source)
+        """Remove the sources of a client that were not told since a generation: the first ones."""
+        while client.sources and (source := next(iter(client.sources.values()))).generation < before:
+            yield from self.forget_source(source)
             yield
 
     def forget_all_interest(self, client: SrsClient, before: int) -> Steps:
-        """Remove what a client wanted and has not told since a generation."""
-        for key in list(client.interest):
-            if client.interest.get(key, before) < before:
-                yield from self.forget_interest(client, *key)
+        """Remove what a client wanted and has not told since a generation: the first ones."""
+        while client.interest and client.interest[key := next(iter(client.interest))] < before:
+            yield from self.forget_interest(client, *key)
             yield
 
 

@@ -5,6 +5,7 @@ Only the state and its accounts; who is told of a change is decided in `records`
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -89,8 +90,9 @@ class SrsClient:
     generation: int = 0  # how often it has registered
     record_bytes: int = 0
     patterns: int = 0
-    sources: dict[bytes, SrsSource] = field(default_factory=dict)  # by OTID
-    interest: dict[InterestKey, int] = field(default_factory=dict)  # to the generation in which it was told last
+    sources: OrderedDict[bytes, SrsSource] = field(default_factory=OrderedDict)  # by OTID; old generations first
+    interest: OrderedDict[InterestKey, int] = field(default_factory=OrderedDict)
+    """To the generation in which it was told last; old ones first."""
     route: bytes = b""  # the frame of its last domain route
     route_until_ns: int = 0
     relay_second: int = 0

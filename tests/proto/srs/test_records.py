@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from random import Random
 
@@ -21,7 +22,7 @@ from dro.wire.srs.messages import (
     SrsRecord,
     encode,
 )
-from dro.wire.srs.rsocket import FrameType, RequestFrame
+from dro.wire.srs.rsocket import FrameType, KeepaliveFrame, RequestFrame
 from tests.fakes.srs import FakeSrsClient, SrsSite, deletions, kinds, source
 
 RIR, RDR, RER, WIR, WDR, WER = range(MessageId.RECEIVER_INFO, MessageId.SOURCE_LEAVE)
@@ -413,6 +414,51 @@ def test_a_client_that_is_lost_again_keeps_what_it_has_told_before_for_the_grace
         site.settle()
     site.wait(31)
     assert deletions(client.take()) == [b"A"]
+
+
+def test_a_client_that_is_back_again_and_again_has_one_grace() -> None:
+    site = SrsSite()
+    teller, client = site.client(1), site.client(2, InterestMode.FLOOD_AND_FORWARD)
+    teller.tell(source(b"A", 1), source(b"B", 2))
+    teller.want(b"X", b"Y")
+    client.take()
+    for _ in range(50):
+        teller.lose()
+        teller.connect()
+        teller.register()
+        site.settle()
+    teller.tell(source(b"A", 1))
+    teller.want(b"X")
+    server = site.server
+    due_ns = server.clients.next_deadline()
+    assert due_ns is not None
+    site.now_ns = due_ns
+    for one in (teller, client):
+        one.send(KeepaliveFrame(False))
+    site.settle()
+    server.on_timer(due_ns)
+    assert len(server._chores) == 2
+    site.settle()
+    told = client.take()
+    assert deletions(told) == [b"B"]
+    assert kinds(told) == [(RDR, b"Y", 0), (RER, b"Y", 0)]
+    assert server.clients.next_deadline() is None
+
+
+def test_what_is_forgotten_is_not_copied_before() -> None:
+    site = SrsSite()
+    teller = site.client(1)
+    teller.tell(*(source(b"T%d" % number, number) for number in range(20_000)))
+    teller.want(*(b"T%d" % number for number in range(20_000)))
+    records, client = site.server.records, site.server._client_of[teller.connection]
+    begun = [forget(client, 2) for forget in (records.forget_sources, records.forget_all_interest) for _ in range(10)]
+    tracemalloc.start()
+    try:
+        for steps in begun:
+            next(steps)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_client_without_records_is_forgotten_at_once() -> None:
