@@ -49,12 +49,12 @@ class SrsSite:
     def settle(self) -> None:
         """Let the server work, and write as long as there is anything."""
         for _ in range(1_000_000):
-            busy = self.server.work(self.now_ns)
+            self.server.work(self.now_ns)
             for connection in self.server.take_ready():
                 for client in self.clients:
                     if client.connection is connection and not client.is_slow:
                         client.read()
-            if not busy and not self.server._account.ready:
+            if not self.server.has_work and not self.server._account.ready:
                 return
         raise AssertionError("the server does not come to rest")
 

@@ -7,7 +7,7 @@ before (`walks`).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final
@@ -45,7 +45,7 @@ class SrsConnection:
     """A connection; `peer` is for logs."""
 
     __slots__ = (
-        "_account", "_chunk", "_frames", "_input_bytes", "_joiner", "_limits", "_records",
+        "_account", "_chunk", "_frames", "_input_bytes", "_is_records", "_joiner", "_limits", "_records",
         "_splitter", "credit", "drained_ns", "heard_ns", "is_lost", "is_ready", "job", "lifetime_ns",
         "opened_ns", "peer", "queued_bytes", "state", "stream_id", "walks", "why_closed",
     )  # fmt: skip
@@ -60,7 +60,7 @@ class SrsConnection:
         self.is_lost = False  # and what has come before is still worked on
         self.why_closed = ""
         self.job: Iterator[None] | None = None  # what has come last and is being worked on
-        self.walks: deque[Iterator[bytes | None]] = deque()
+        self.walks: OrderedDict[object, Iterator[bytes | None]] = OrderedDict()  # by what they are for
         self.is_ready = False
         self.queued_bytes = 0
         self._limits = limits
@@ -71,6 +71,7 @@ class SrsConnection:
         self._frames: deque[bytes] = deque()
         self._records: deque[bytes] = deque()
         self._chunk = memoryview(b"")
+        self._is_records = False  # the chunk
 
     @property
     def is_closing(self) -> bool:
@@ -157,9 +158,16 @@ class SrsConnection:
         self._account.queued_bytes -= self.queued_bytes
         self.queued_bytes = 0
 
+    def drop_records(self) -> None:
+        """Forget the records that wait, of a stream that is over."""
+        self._take(sum(map(len, self._records)))
+        self._records.clear()
+
     def on_sent(self, count: int, now_ns: int) -> None:
+        """Note what was written; frames alone count for nothing while records wait."""
         self._chunk = self._chunk[count:]
-        self.drained_ns = now_ns
+        if self._is_records or not self._records:
+            self.drained_ns = now_ns
 
     @property
     def is_waiting(self) -> bool:
@@ -170,6 +178,7 @@ class SrsConnection:
         frames, records = self._frames, self._records
         parts: list[bytes] = []
         size = 0
+        self._is_records = False
         if frames:
             while frames and size < CHUNK_BYTES:
                 parts.append(frames.popleft())
@@ -178,6 +187,7 @@ class SrsConnection:
             return b"".join(parts)
         if not records or not self.credit or self.stream_id is None:
             return b""
+        self._is_records = True
         room = self._limits.batch_bytes
         while records and (not parts or size + len(records[0]) <= room):
             parts.append(records.popleft())

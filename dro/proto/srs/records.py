@@ -89,15 +89,16 @@ class SrsRecords:
     def open_stream(self, client: SrsClient, connection: SrsConnection) -> None:
         """Tell a client from now on, and what there is."""
         mode = client.mode
-        connection.walks.clear()
+        walks = connection.walks
+        walks.clear()
         if mode.filters:
-            connection.walks.append(self._walk_names(client, [(one[0], one[1]) for one in client.interest]))
+            walks["names"] = self._walk_names(client, [(one[0], one[1]) for one in client.interest])
         else:
             self._flooded[connection] = client
-            connection.walks.append(self._walk_topics(client, None))
+            walks["topics"] = self._walk_topics(client, None)
         if mode.forwards:
             self._forwarded[connection] = client
-            connection.walks.append(self._walk_interest(client))
+            walks["interest"] = self._walk_interest(client)
 
     def close_stream(self, connection: SrsConnection) -> None:
         connection.walks.clear()
@@ -354,7 +355,7 @@ class SrsRecords:
         wanted = entry.wanting[client] = entry.wanting.get(client, 0) + 1
         connection = client.connection
         if wanted == 1 and connection is not None and connection.stream_id is not None and client.mode.filters:
-            connection.walks.append(self._walk_name(client, entry))
+            connection.walks[entry.key] = self._walk_name(client, entry)
 
     def _forwarded_to(self, but: SrsClient) -> list[SrsConnection]:
         return [connection for connection, client in self._forwarded.items() if client is not but]
@@ -376,6 +377,8 @@ class SrsRecords:
         entry.wanting[client] -= 1
         if not entry.wanting[client]:
             del entry.wanting[client]
+            if client.connection is not None:
+                client.connection.walks.pop(key, None)
         entry.domains[domain_id] -= 1
         is_last = not entry.domains[domain_id]
         if is_last:

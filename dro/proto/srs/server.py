@@ -269,9 +269,10 @@ class SrsServer:
         for _ in range(_STEPS):
             if not walks or connection.queued_bytes >= LOW_BYTES:
                 return False
-            raw = next(walks[0], _DONE)
+            name, walk = next(iter(walks.items()))
+            raw = next(walk, _DONE)
             if raw is _DONE:
-                walks.popleft()
+                del walks[name]
             elif isinstance(raw, bytes):
                 self.records.counts.told_records += 1
                 connection.push_record(raw)
@@ -301,6 +302,7 @@ class SrsServer:
                 if stream_id == connection.stream_id:
                     self.records.close_stream(connection)
                     connection.stream_id = None
+                    connection.drop_records()
             case ExtFrame(kind, data):
                 return self._on_extension(connection, kind, data)
             case ErrorFrame(0, _, text):

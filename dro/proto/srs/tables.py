@@ -33,6 +33,7 @@ class RosterNode:
     before: RosterNode | None = None
     after: RosterNode | None = None
     is_listed: bool = False
+    walks: int = 0  # that stand here
 
 
 N = TypeVar("N", bound=RosterNode)
@@ -41,8 +42,8 @@ N = TypeVar("N", bound=RosterNode)
 class Roster(Generic[N]):
     """A list that can be walked over many turns while it changes.
 
-    A walk meets all that was there when it began and still is. What is removed keeps its link to the next, so that a
-    walk that stands there goes on.
+    A walk meets all that was there when it began and still is. What is removed keeps its place while a walk stands
+    there, so that it goes on; it holds nothing else that was removed.
     """
 
     __slots__ = ("_first", "_last")
@@ -61,6 +62,10 @@ class Roster(Generic[N]):
 
     def remove(self, node: N) -> None:
         node.is_listed = False
+        if not node.walks:
+            self._unlink(node)
+
+    def _unlink(self, node: N) -> None:
         if node.before is None:
             self._first = node.after  # type: ignore[assignment]  # links of a roster lead to its own kind
         else:
@@ -69,14 +74,21 @@ class Roster(Generic[N]):
             self._last = node.before  # type: ignore[assignment]
         else:
             node.after.before = node.before
-        node.before = None
+        node.before = node.after = None
 
     def walk(self) -> Iterator[N | None]:
         """Yield what is listed, and None for each step on the way."""
         node = self._first
         while node is not None:
-            yield node if node.is_listed else None
-            node = node.after  # type: ignore[assignment]
+            node.walks += 1
+            try:
+                yield node if node.is_listed else None
+            finally:  # also when nobody goes on with it
+                after = node.after
+                node.walks -= 1
+                if not node.walks and not node.is_listed:
+                    self._unlink(node)
+            node = after  # type: ignore[assignment]
 
 
 @dataclass(slots=True, eq=False)

@@ -22,8 +22,8 @@ from dro.wire.srs.messages import (
     SrsRecord,
     encode,
 )
-from dro.wire.srs.rsocket import FrameType, KeepaliveFrame, RequestFrame
-from tests.fakes.srs import FakeSrsClient, SrsSite, deletions, kinds, source
+from dro.wire.srs.rsocket import UNBOUNDED_N, FrameType, KeepaliveFrame, RequestFrame, RequestNFrame
+from tests.fakes.srs import STREAM, FakeSrsClient, SrsSite, deletions, kinds, source
 
 RIR, RDR, RER, WIR, WDR, WER = range(MessageId.RECEIVER_INFO, MessageId.SOURCE_LEAVE)
 
@@ -514,6 +514,47 @@ def test_a_walk_meets_what_was_there_and_still_is() -> None:
     roster.remove(nodes[4])
     roster.add(nodes[5])
     assert list(roster.walk()) == [nodes[3], nodes[5]]
+
+
+def test_what_was_removed_is_held_only_where_a_walk_stands() -> None:
+    roster: Roster[RosterNode] = Roster()
+    nodes = [RosterNode() for _ in range(6)]
+    for node in nodes:
+        roster.add(node)
+    walks = [roster.walk(), roster.walk()]
+    for walk in walks:
+        assert next(walk) is nodes[0]
+    for node in nodes[:5]:
+        roster.remove(node)
+    assert nodes[0].after is nodes[5]
+    assert all(node.before is node.after is None for node in nodes[1:5])
+    assert next(walks[0]) is nodes[5]
+    assert nodes[5].before is nodes[0]
+    del walk
+    walks.pop()  # nobody goes on with it
+    assert nodes[5].before is nodes[0].after is None
+    assert list(roster.walk()) == [nodes[5]]
+    assert list(walks[0]) == []
+
+
+@pytest.mark.parametrize("kind", [RIR, WIR])
+def test_interest_that_is_gone_is_walked_no_more(kind: int) -> None:
+    site = SrsSite()
+    site.client(1).tell(*(source(b"T%d" % number, number) for number in range(1000)))
+    slow = FakeSrsClient(site, 2)
+    slow.register()
+    slow.open_stream(0)
+    slow.want_pattern(b"^T")
+    assert len(slow.connection.walks) == 1
+    end = RDR if kind == RIR else WDR
+    for _ in range(100):
+        slow.tell(slow.interest(kind, b"T1$"), slow.interest(end, b"T1$"))
+    slow.tell(slow.interest(kind, b"T9"))
+    assert list(slow.connection.walks) == [(True, b"^T"), (kind == WIR, b"T9")]
+    slow.tell(slow.interest(WDR, b"^T"))
+    slow.send(RequestNFrame(STREAM, UNBOUNDED_N))
+    assert 500 < len(slow.take_topics()) < 1000
+    assert not slow.connection.walks
 
 
 @pytest.mark.parametrize("seed", range(12))

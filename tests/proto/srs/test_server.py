@@ -268,6 +268,37 @@ def test_who_takes_nothing_for_long_is_cut_off() -> None:
     assert client.connection.is_closing
 
 
+def test_who_takes_no_record_for_long_is_cut_off_whatever_else_it_takes() -> None:
+    site = SrsSite()
+    client, teller = FakeSrsClient(site, 1, InterestMode.FLOOD), site.client(2)
+    client.register()
+    client.open_stream(1)
+    teller.tell(source(b"A"))
+    for second in range(130):
+        client.send(KeepaliveFrame(True))
+        site.wait(1)
+        if second == 50:
+            teller.tell(source(b"B", 2))
+        assert client.connection.is_closing == (second >= 111), second
+    assert client.take_topics() == [b"A"]
+    assert client.errors == [b"takes nothing of what waits for it"]
+    assert site.server.counts.closed == {"stalled": 1}
+
+
+def test_a_canceled_stream_leaves_nothing_that_waits() -> None:
+    site = SrsSite()
+    client = FakeSrsClient(site, 1, InterestMode.FLOOD)
+    client.register()
+    client.open_stream(0)
+    site.client(2).tell(source(b"A"))
+    assert site.server.queued_bytes > 0
+    client.send(CancelFrame(STREAM))
+    site.settle()
+    assert site.server.queued_bytes == client.connection.queued_bytes == 0
+    site.wait(200)
+    assert not client.connection.is_closing
+
+
 def test_what_was_there_is_not_queued_for_a_slow_reader() -> None:
     site = SrsSite()
     site.client(1).tell(*(source(b"T%d" % number, number) for number in range(5000)))
