@@ -46,7 +46,7 @@ class SrsConnection:
 
     __slots__ = (
         "_account", "_chunk", "_frames", "_input_bytes", "_is_records", "_joiner", "_limits", "_records",
-        "_splitter", "credit", "drained_ns", "heard_ns", "is_lost", "is_ready", "job", "lifetime_ns",
+        "_splitter", "credit", "drained_ns", "has_asked", "heard_ns", "is_lost", "is_ready", "job", "lifetime_ns",
         "opened_ns", "peer", "queued_bytes", "state", "stream_id", "walks", "why_closed",
     )  # fmt: skip
 
@@ -57,6 +57,7 @@ class SrsConnection:
         self.opened_ns = self.heard_ns = self.drained_ns = now_ns
         self.stream_id: int | None = None
         self.credit = 0
+        self.has_asked = False  # for its stream, which it may do once
         self.is_lost = False  # and what has come before is still worked on
         self.why_closed = ""
         self.job: Iterator[None] | None = None  # what has come last and is being worked on

@@ -12,7 +12,7 @@ Guess: while another client tells the same OTID at another address, the end of a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -90,9 +90,8 @@ class SrsRecords:
         """Tell a client from now on, and what there is."""
         mode = client.mode
         walks = connection.walks
-        walks.clear()
         if mode.filters:
-            walks["names"] = self._walk_names(client, [(one[0], one[1]) for one in client.interest])
+            walks["names"] = self._walk_names(client, walks)
         else:
             self._flooded[connection] = client
             walks["topics"] = self._walk_topics(client, None)
@@ -124,12 +123,19 @@ class SrsRecords:
         elif (topic := self._topics.get(name)) is not None:
             yield from self._records_of(topic, client)
 
-    def _walk_names(self, client: SrsClient, keys: list[NameKey]) -> Iterator[bytes | None]:
-        for key in dict.fromkeys(keys):
-            entry = self._names.get(key)
-            if entry is not None:
-                yield from self._walk_name(client, entry)
+    def _walk_names(self, client: SrsClient, walks: Container[object]) -> Iterator[bytes | None]:
+        """Yield the records of the sources that a client wants, but for names that have walks of their own."""
+        several: set[NameKey] = set()  # names in more than one domain
+        for is_pattern, name, _ in list(client.interest):
             yield None
+            key = (is_pattern, name)
+            entry = self._names.get(key)
+            domains = 0 if entry is None else entry.wanting.get(client, 0)
+            if entry is None or not domains or key in several or key in walks:
+                continue
+            if domains > 1:
+                several.add(key)
+            yield from self._walk_name(client, entry)
 
     def _walk_interest(self, client: SrsClient) -> Iterator[bytes | None]:
         for entry in self._name_roster.walk():

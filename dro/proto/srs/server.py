@@ -10,7 +10,8 @@ again. What has no published message of SRS goes in extension frames, each with 
 they are passed on to all others, and the last domain route of a client is kept for those that come later.
 
 Guess: steps are told by their messages, whatever kind of request they come in; the registration response completes its
-stream; keepalives are answered and not sent; a source leave is counted only.
+stream; a connection has one stream, and asks for it once; keepalives are answered and not sent; a source leave is
+counted only.
 """
 
 from __future__ import annotations
@@ -383,8 +384,11 @@ class SrsServer:
         connection.push_frame(rsocket.encode(PayloadFrame(stream_id, answer, is_complete=True)))
 
     def _on_stream_request(self, client: SrsClient, connection: SrsConnection, stream_id: int, credit: int) -> None:
+        if connection.has_asked:
+            self._close(connection, ErrorCode.CONNECTION_ERROR, "stream", "a second stream request")
+            return
+        connection.has_asked = True
         connection.stream_id, connection.credit = stream_id, min(credit, UNBOUNDED_N)
-        self.records.close_stream(connection)
         self.records.open_stream(client, connection)
         for raw in self.clients.routes(client):
             if not connection.push_frame(raw):

@@ -67,6 +67,49 @@ def test_interest_that_is_told_before_the_stream_is_opened_counts_once() -> None
     assert client.take_topics() == [b"A", b"B"]
 
 
+def test_interest_that_comes_right_behind_the_stream_request_counts_once() -> None:
+    site = SrsSite()
+    site.client(1).tell(source(b"A", 1), source(b"B", 2))
+    client = FakeSrsClient(site, 2)
+    client.register()
+    client.open_stream()
+    client.want(b"A", b"B")
+    assert client.take_topics() == [b"A", b"B"]
+
+
+def test_what_is_wanted_is_listed_when_it_is_walked() -> None:
+    site = SrsSite()
+    site.client(1).tell(*(source(b"T%d" % number, number) for number in range(20_000)))
+    client = FakeSrsClient(site, 2)
+    client.register()
+    client.want(*(b"T%d" % number for number in range(20_000)))
+    records, known = site.server.records, site.server._client_of[client.connection]
+    tracemalloc.start()
+    try:
+        records.open_stream(known, client.connection)
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+        next(client.connection.walks["names"])
+        assert tracemalloc.get_traced_memory()[1] < 20_000 * 10  # a reference for each
+    finally:
+        tracemalloc.stop()
+
+
+def test_interest_that_ends_before_it_is_walked_is_told_nothing() -> None:
+    site = SrsSite()
+    site.client(1).tell(*(source(b"T%d" % number, number) for number in range(1000)))
+    client, other = FakeSrsClient(site, 2), site.client(3)
+    topics = [b"T%d" % number for number in range(1000)]
+    other.want(*topics)
+    client.register()
+    client.want(*topics)
+    client.open_stream(0)
+    site.settle()
+    for topic in topics[-300:]:
+        client.want_no_more(topic)
+    client.send(RequestNFrame(STREAM, UNBOUNDED_N))
+    assert client.take_topics() == topics[:-300]
+
+
 def test_a_client_that_floods_is_told_all_but_its_own() -> None:
     site = SrsSite()
     teller = site.client(1)

@@ -223,8 +223,20 @@ def test_a_canceled_stream_is_sent_nothing_more() -> None:
     other.tell(source(b"B", 2))
     other.want(b"C")
     assert client.take() == []
+    again = site.client(1, InterestMode.FLOOD)
+    assert again.take_topics() == [b"A", b"B"]
+
+
+@pytest.mark.parametrize("frames", [[], [CancelFrame(STREAM)]])
+def test_a_second_stream_request_ends_the_connection(frames: list[rsocket.Frame]) -> None:
+    site = SrsSite()
+    client = site.client()
+    client.send(*frames)
     client.open_stream()
-    assert client.take_topics() == [b"A", b"B"]
+    site.settle()
+    assert client.is_closed
+    assert client.errors == [b"a second stream request"]
+    assert site.server.counts.closed == {"stream": 1}
 
 
 def test_a_slow_reader_is_cut_off_and_others_are_not() -> None:
