@@ -27,8 +27,7 @@ class FanOut:
 
     def __init__(self, addresses: array[int]) -> None:
         self.sent = self.blocked = self.failed = 0
-        self.error = 0
-        """The errno of the last address that could not be sent to."""
+        self._error = 0
         self._addresses = addresses
         self._iov = array("Q", (0, 0))
         self._headers = array("Q")
@@ -52,8 +51,13 @@ class FanOut:
                 return
             if code != errno.EINTR:  # of this address alone
                 self.failed += 1
-                self.error = code
+                self._error = code
                 start += 1
+
+    def take_error(self) -> int:
+        """Return the errno of the last address that could not be sent to since the last call, 0 when there is none."""
+        error, self._error = self._error, 0
+        return error
 
     def _fit(self) -> None:
         """Make headers for all addresses, when there are more than before or the array has moved."""

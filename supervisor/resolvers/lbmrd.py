@@ -223,7 +223,7 @@ class Lbmrd:
         failed = sum(fan.failed + fan.blocked for fan in self._fans.values())
         if failed > self._told_failed:
             self._told_failed = failed
-            codes = [fan.error for fan in self._fans.values() if fan.error]
+            codes = [code for fan in self._fans.values() if (code := fan.take_error())]
             error = os.strerror(codes[0]) if codes else "the send buffer is full"
             self._faults.event(LogEvent.TR_NOT_SENT, {"error": error, "failed": failed})
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import re
 import signal
 import socket
 import urllib.request
+from array import array
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,11 +18,13 @@ from typing import Final
 
 import pytest
 
+from dro.log.lines import JsonFormatter
 from dro.loop import Loop
+from dro.transport.fan_out import FanOut
 from dro.transport.mmsg import BATCH
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import LbtrmAddress, TcpAddress
-from supervisor.resolvers.lbmrd import PROGRAM, Lbmrd, main
+from supervisor.resolvers.lbmrd import PROGRAM, Lbmrd, _key_of, main
 from tests.rigs.resolver_daemon import ResolverDaemon
 from tests.rigs.resolver_daemon import running as daemon_running
 
@@ -174,6 +179,22 @@ def test_a_flood_leaves_time_for_timers(monkeypatch: pytest.MonkeyPatch) -> None
             loop.call_at(loop.now_ns(), lambda: fired.append(1))
             loop.run_once(0)
             assert (received(), len(fired)) == (taken, turn)
+    daemon.close()
+    loop.close()
+
+
+def test_a_full_send_buffer_is_not_told_as_the_error_before(caplog: pytest.LogCaptureFixture) -> None:
+    loop, log = Loop(), logging.getLogger("tests.lbmrd")
+    args = PROGRAM.arguments().parse_args(["-i", "127.0.0.1", "-p", "0"])
+    daemon = Lbmrd(PROGRAM.load(args, print), loop, log)
+    fan = daemon._fans[""] = FanOut(array("Q", (_key_of("255.255.255.255", 9), 0)))  # not without SO_BROADCAST
+    fan.send(daemon._socket.fileno(), QUERY, 0, 1)
+    daemon._tell()
+    fan.blocked += 1
+    daemon._tell()
+    told = [JsonFormatter("lbmrd").body(record) for record in caplog.records]
+    assert os.strerror(errno.EACCES) in told[0]
+    assert "the send buffer is full" in told[1]
     daemon.close()
     loop.close()
 
