@@ -5,8 +5,9 @@ one network domain make a group, whose addresses stand one behind the other as a
 for all of them is one effect.
 
 Keepalives are answered at once. What is passed on waits for its turn, since it costs a send for each client: in two
-queues that are bounded by the sends in them, those of clients that are known for a while first. So neither a flood of
-datagrams nor one of forged senders keeps clients from their answers.
+queues that are bounded by the work in them, those of clients that are known for a while first. In a queue clients take
+turns. So neither a flood of datagrams nor one of forged senders keeps clients from their answers, and whoever floods
+delays himself.
 
 Source: topic resolution notes, section 2.2; wire notes LBMR sections 3 and 12. Guesses, in docs/decisions.md: no copy
 goes back to the sender, keepalives are answered by an empty packet, the domain of a TIR is that of the client that sent
@@ -16,7 +17,7 @@ it.
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -35,13 +36,15 @@ QUIET_NS: Final = s(10)
 CLEARING_PAUSE_NS: Final = s(1)
 """Between two searches for clients that make room."""
 WAITING_SENDS_MAX: Final = 300_000
-"""In each queue: about what a second is needed for."""
+"""In each queue, with `DATAGRAM_SENDS`: about what a second is needed for."""
+DATAGRAM_SENDS: Final = 10
+"""What a datagram costs beside its sends, in sends."""
 WAITING_LEAST: Final = 64
 """Datagrams that may wait in each queue, however many clients there are."""
 WAITING_BYTES_MAX: Final = 8 << 20
 """In each queue."""
 SHARE: Final = 4
-"""One client may fill one part in so many of a queue."""
+"""One client may fill one part in so many of a queue, when nothing of others waits."""
 KNOWN_NS: Final = s(1)
 """A client that has been one for as long goes before others."""
 NOTES_MAX: Final = 1000
@@ -63,16 +66,14 @@ class ClientGroup:
 
 
 class LbmrdClient:
-    """Says where a client stands in its group (-1: nowhere any more), when it was heard and answered last, and how many
-    of its datagrams wait."""
+    """Says where a client stands in its group (-1: nowhere any more), and when it was heard and answered last."""
 
-    __slots__ = ("answered_ns", "group", "heard_ns", "place", "since_ns", "waiting")
+    __slots__ = ("answered_ns", "group", "heard_ns", "place", "since_ns")
 
     def __init__(self, group: ClientGroup, now_ns: int) -> None:
         self.group = group
         self.place = len(group.clients)
         self.heard_ns = self.since_ns = now_ns
-        self.waiting = 0
         self.answered_ns = now_ns - ANSWER_PAUSE_NS
 
 
@@ -94,33 +95,60 @@ class _Waiting(NamedTuple):
     has_tirs: bool
 
 
-class WaitingQueue:
-    """Holds datagrams in the order in which they came, as many as there is time for in a second."""
+class _WaitingLine:
+    """What waits of one client."""
+
+    __slots__ = ("size", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: deque[_Waiting] = deque()
-        self._bytes = 0
+        self.waiting: deque[_Waiting] = deque()
+        self.size = 0
+
+
+class WaitingQueue:
+    """Holds as many datagrams as there is time for in a second; their senders take turns."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[int, _WaitingLine] = OrderedDict()  # by sender; whose turn is next stands first
+        self._count = self._size = 0
 
     def put(self, waiting: _Waiting, clients: int) -> bool:
-        """Add one at the end; False when there is no room, for that client or at all."""
-        most = max(WAITING_LEAST, WAITING_SENDS_MAX // (clients + 1))
-        if len(self._waiting) >= most or self._bytes + len(waiting.data) > WAITING_BYTES_MAX:
+        """Add one to those of its sender; False when there is no room, for that client or at all."""
+        most = max(WAITING_LEAST, WAITING_SENDS_MAX // (clients + DATAGRAM_SENDS))
+        size = len(waiting.data)
+        line = self._lines.get(waiting.sender) or _WaitingLine()
+        if not _has_room(len(line.waiting) + 1, self._count + 1, most):
             return False
-        if waiting.client.waiting >= most // SHARE:
+        if not _has_room(line.size + size, self._size + size, WAITING_BYTES_MAX):
             return False
-        waiting.client.waiting += 1
-        self._bytes += len(waiting.data)
-        self._waiting.append(waiting)
+        self._lines[waiting.sender] = line
+        line.waiting.append(waiting)
+        line.size += size
+        self._count += 1
+        self._size += size
         return True
 
     def take(self) -> _Waiting | None:
-        """Return the first one, if there is any."""
-        if not self._waiting:
+        """Return the first one of the sender whose turn it is, if there is any."""
+        if not self._lines:
             return None
-        waiting = self._waiting.popleft()
-        waiting.client.waiting -= 1
-        self._bytes -= len(waiting.data)
+        sender, line = self._lines.popitem(last=False)
+        waiting = line.waiting.popleft()
+        if line.waiting:
+            self._lines[sender] = line
+        size = len(waiting.data)
+        line.size -= size
+        self._count -= 1
+        self._size -= size
         return waiting
+
+
+def _has_room(own: int, of_all: int, most: int) -> bool:
+    """Tell if one client may have `own` of what waits: as much as leaves `SHARE - 1` times that to others.
+
+    So several that flood do not fill the queue either.
+    """
+    return own * (SHARE - 1) + of_all <= most
 
 
 class NoteKind(Enum):

@@ -13,6 +13,7 @@ import pytest
 from dro.clock import ms, s
 from dro.proto.lbmrd.daemon import (
     ANSWER,
+    DATAGRAM_SENDS,
     NOTES_MAX,
     SHARE,
     WAITING_BYTES_MAX,
@@ -237,16 +238,58 @@ def test_keepalives_pass_what_waits_and_a_client_fills_no_queue() -> None:
     core = core_of()
     for client in (A, B):
         core.on_datagram(RECEIVER_ALIVE, client, 0)
-    most = WAITING_SENDS_MAX // 3
+    most = WAITING_SENDS_MAX // (2 + DATAGRAM_SENDS)
     for _ in range(most):
         assert core.on_datagram(QUERY, A, s(2)) == ()
     assert core.counts.overload == most - most // SHARE
     assert told(core.on_datagram(RECEIVER_ALIVE, B, s(2))) == {B: ANSWER}
     core.on_datagram(QUERY, B, s(2))
     sends = [told(core.next_sends() or ()) for _ in range(most // SHARE + 1)]
-    assert sends == [{B: QUERY}] * (most // SHARE) + [{A: QUERY}]
+    assert sends == [{B: QUERY}, {A: QUERY}] + [{B: QUERY}] * (most // SHARE - 1)
     assert core.next_sends() is None
     assert NoteKind.OVERLOAD in kinds(core)
+
+
+def test_clients_of_which_something_waits_take_turns() -> None:
+    core = core_of()
+    for client in (A, B, C):
+        core.on_datagram(RECEIVER_ALIVE, client, 0)
+    said = {client: [QUERY + bytes((n,)) for n in range(4)] for client in (A, B, C)}
+    for client, count in ((A, 4), (B, 2), (C, 1)):
+        for packet in said[client][:count]:
+            core.on_datagram(packet, client, s(2))
+    turns = []
+    while (sends := core.next_sends()) is not None:
+        (client,) = {A, B, C} - told(sends).keys()
+        assert sends[0].data == said[client].pop(0)
+        turns.append(client)
+    assert turns == [A, B, C, A, B, A, A]
+    core.on_datagram(QUERY, B, s(2))
+    assert told(core.next_sends() or ()).keys() == {A, C}
+
+
+@pytest.mark.parametrize("packet", [QUERY, QUERY + bytes(60_000)])
+def test_many_clients_that_flood_leave_room_for_another(packet: bytes) -> None:
+    core = core_of()
+    senders = [key("127.0.0.1", port) for port in range(1, 22)]
+    for client in senders:
+        core.on_datagram(RECEIVER_ALIVE, client, 0)
+    *floods, other = senders
+    for n in range(20_000):
+        core.on_datagram(packet, floods[n % 20], s(2))
+    overload = core.counts.overload
+    core.on_datagram(packet, other, s(2))
+    assert 0 < overload == core.counts.overload
+    heard = [told(core.next_sends() or ()).keys() for _ in senders]
+    assert [set(senders) - clients for clients in heard] == [{client} for client in senders]
+
+
+def test_a_small_table_has_no_long_queue() -> None:
+    """A datagram costs something beside its sends."""
+    core = core_of()
+    for _ in range(WAITING_SENDS_MAX):
+        core.on_datagram(QUERY, A, 0)
+    assert WAITING_SENDS_MAX - core.counts.overload == WAITING_SENDS_MAX // (1 + DATAGRAM_SENDS) // SHARE
 
 
 def test_clients_that_are_known_go_before_newcomers() -> None:
@@ -257,13 +300,15 @@ def test_clients_that_are_known_go_before_newcomers() -> None:
     assert [told(core.next_sends() or ()).keys() for _ in range(3)] == [{B, C}, {A, C}, {A, B}]
 
 
-def test_bytes_that_wait_are_bounded() -> None:
+def test_bytes_of_a_client_that_wait_are_bounded() -> None:
     core = core_of()
     core.on_datagram(RECEIVER_ALIVE, A, 0)
     large = QUERY + bytes(60_000)
     for _ in range(200):
         core.on_datagram(large, A, 0)
-    assert core.counts.overload == 200 - WAITING_BYTES_MAX // len(large)
+    assert core.counts.overload == 200 - WAITING_BYTES_MAX // len(large) // SHARE
+    core.on_datagram(large, B, 0)
+    assert core.counts.overload == 200 - WAITING_BYTES_MAX // len(large) // SHARE
 
 
 def test_what_a_removed_client_has_said_is_passed_on() -> None:
