@@ -2,8 +2,8 @@
 
 What the context says in packets is kept as records (`own`), told to each SRS once, when it changes, and in full over a
 new connection (`link`). What SRSes tell (`told`) is handed up as packets of the contexts that it is about, so nothing
-above knows of SRS. A repeated query of the context is answered from what is known, once a
-second at most, and its use queries from the interest that SRSes have told.
+above knows of SRS. A repeated query of the context is answered from what is known, once a second at most, and its use
+queries from the interest that SRSes have told.
 
 State: the connections, own and told records, times. Several SRSes are used at the same time; what one of them holds is
 there. Guess: what an SRS does not tell within `GRACE_NS` of a new connection is gone from it: other contexts connect

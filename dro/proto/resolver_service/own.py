@@ -1,4 +1,4 @@
-"""What a context has to tell every SRS: its own packets of topic resolution over UDP, as records that hold.
+"""Keeps what a context has to tell every SRS: its own packets of topic resolution over UDP, as records that hold.
 
     TIR, final TIR             source record, its end
     TQR, WC-TQR, leave         interest of the own domain
@@ -13,11 +13,12 @@ with cost -1, which names the session: another DRO may advertise the same OTID.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dro.clock import s
+from dro.pattern_groups import PatternSet
 from dro.patterns import PCRE, Pattern, PatternError
 from dro.proto.resolver_service.records import source_info
 from dro.table import Table
@@ -50,7 +51,7 @@ class OwnRecords:
         self._sources: Table[bytes, SourceInfo] = Table()  # by OTID
         self._interest: Table[tuple[bool, bytes, int], InterestInfo] = Table()  # by pattern or not, name, domain
         self._wanted: Counter[bytes] = Counter()  # domains that a topic is wanted for
-        self._patterns: dict[tuple[bool, bytes, int], Pattern | None] = {}  # as in `_interest`; None: cannot be used
+        self._patterns: PatternSet[tuple[bool, bytes, int]] = PatternSet()  # keys as in `_interest`
         self._route = b""
         self._route_told_ns = -ROUTE_EVERY_NS
         self._serial = 0
@@ -70,7 +71,7 @@ class OwnRecords:
 
     def wants(self, topic: bytes) -> bool:
         """Whether sources of the topic are wanted, by its name or a pattern."""
-        return topic in self._wanted or any(matches(topic) for matches in self._patterns.values() if matches)
+        return topic in self._wanted or any(True for _ in self._patterns.matching(topic))
 
     def end(self) -> Iterator[ToTell]:
         """End all that holds."""
@@ -134,7 +135,7 @@ class OwnRecords:
             record = InterestInfo(kind, name, domain_id, self._source_id, self._source_type)
             self._interest[key] = record
             if is_pattern:
-                self._patterns[key] = _compile(name)
+                self._patterns.add(key, _matcher(name))
             else:
                 self._wanted[name] += 1
             yield ToTell(key, encode(record))
@@ -150,7 +151,7 @@ class OwnRecords:
     def _forget_name(self, key: tuple[bool, bytes, int]) -> None:
         is_pattern, name, _ = key
         if is_pattern:
-            del self._patterns[key]
+            self._patterns.remove(key)
             return
         self._wanted[name] -= 1
         if not self._wanted[name]:
@@ -163,11 +164,11 @@ class OwnRecords:
             yield ToTell("route", frame, is_extension=True)
 
 
-def _compile(pattern: bytes) -> Pattern | None:
+def _matcher(pattern: bytes) -> Callable[[bytes], bool]:
     try:
         return Pattern(pattern, PCRE)
     except PatternError:
-        return None
+        return lambda topic: False
 
 
 def _extension(datagram: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What SRSes have told of other contexts, and its form as packets of those contexts.
+"""Keeps what SRSes have told of other contexts, and hands it up as packets of those contexts.
 
 State: sources and interest of others with the SRSes that hold each, what changed since it was handed up,
 domain routes. Owned by the service client. What all SRSes have ended, or do not tell again after a new connection, is

@@ -110,17 +110,6 @@ class TopicResolution(ContextHost):
         self._relayed = RelayedSenders()
         self.request_address = (0, 0)
         """Address and port of the context's request port, when that is open."""
-        self._services: ServiceLinks | None = None
-        if service.services:
-            client = ServiceClient(
-                config.source_id, config.source_type, config.domain_id, loop.now_ns(),
-                filters=service.interest_mode != "flood",
-            )  # fmt: skip
-            self._client = client
-            self._services = ServiceLinks(
-                loop, service.services, client, sockets, rng=rng,
-                registration=lambda: self._registration(config, service), on_packet=self._on_service_packet,
-            )  # fmt: skip
         self.channel: TrChannel
         if service.is_udp_off:
             towards = service.services[0].address if service.services else ANY
@@ -132,6 +121,17 @@ class TopicResolution(ContextHost):
             )  # fmt: skip
         else:
             self.channel = MulticastChannel(loop, options, batch, self._on_datagrams, sockets)
+        self._services: ServiceLinks | None = None
+        if service.services:
+            client = ServiceClient(
+                config.source_id, config.source_type, config.domain_id, loop.now_ns(),
+                filters=service.interest_mode != "flood",
+            )  # fmt: skip
+            self._client = client
+            self._services = ServiceLinks(
+                loop, service.services, client, sockets, rng=rng,
+                registration=lambda: self._registration(config, service), on_packet=self._on_service_packet,
+            )  # fmt: skip
         self._timer: Timer | None = None
         self._acts_soon = False
 
@@ -194,6 +194,8 @@ class TopicResolution(ContextHost):
         if trouble is not None:
             self._on_malformed(trouble, sender_ip)
         if packet is not None:
+            if self.channel.is_relayed:
+                sender_ip = self._relayed.address_of(packet, sender_ip)
             self._on_whole_packet(packet, sender_ip, now_ns)
 
     def _on_service_packet(self, packet: lbmr.Packet, srs_ip: int, now_ns: int) -> None:
@@ -202,8 +204,6 @@ class TopicResolution(ContextHost):
                 self._on_whole_packet(packet, self._relayed.address_of(packet, srs_ip), now_ns)
 
     def _on_whole_packet(self, packet: lbmr.Packet, sender_ip: int, now_ns: int) -> None:
-        if self.channel.is_relayed:
-            sender_ip = self._relayed.address_of(packet, sender_ip)
         if self.engine.on_packet(packet, sender_ip, now_ns):
             self._on_packet(packet, sender_ip, now_ns)
 

@@ -10,11 +10,13 @@ from contextlib import closing
 import pytest
 
 from dro.config.um.options import UmOptions
+from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.proto.resolver_service.link import LIFETIME_NS
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.resolution import ContextSettings
 from dro.wire.lbmr import packet as lbmr
+from tests.fakes.faulty_sockets import FaultySockets
 from tests.fakes.loop_srs import LOOPBACK, LoopSrs
 from tests.fakes.um_contexts import RecordingSink, Stepper, private_config
 
@@ -141,6 +143,16 @@ def test_a_context_learns_its_domain_and_the_routes_of_a_dro(stepper: Stepper, s
     assert set(routes) == {((8, 9), 0x7F000001, 14391)}
     application.close()
     dro.close()
+
+
+def test_a_context_that_cannot_have_its_channel_connects_to_no_srs(stepper: Stepper, srs: LoopSrs) -> None:
+    options = private_config("tcp", context__resolver_service=f"{LOOPBACK}:{srs.port}").options
+    sockets = FaultySockets("multicast_sender")
+    with pytest.raises(ResourceError, match="no multicast_sender"):
+        FragmentContext(options, stepper.loop, sink=RecordingSink(), sockets=sockets)
+    stepper.run(2000)
+    assert srs.core.counts.connections == 0
+    assert stepper.loop.next_deadline() is None
 
 
 def test_the_srs_may_be_reached_from_an_interface_and_port_of_its_own(stepper: Stepper, srs: LoopSrs) -> None:
