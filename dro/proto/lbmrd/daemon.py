@@ -96,7 +96,7 @@ class _Waiting(NamedTuple):
 
 
 class _WaitingLine:
-    """What waits of one client."""
+    """Keeps what waits of one client."""
 
     __slots__ = ("size", "waiting")
 
@@ -152,7 +152,7 @@ def _has_room(own: int, of_all: int, most: int) -> bool:
 
 
 class NoteKind(Enum):
-    """What an operator may want to read."""
+    """Names what an operator may want to read."""
 
     REGISTERED = "registered"
     EXPIRED = "expired"
@@ -172,7 +172,7 @@ class Note(NamedTuple):
 
 @dataclass(slots=True)
 class LbmrdCounts:
-    """What has happened since the start."""
+    """Counts what has happened since the start."""
 
     tr_datagrams: int = 0
     keepalives: int = 0

@@ -37,7 +37,7 @@ class _Daemon:
     was_heard: bool = False
 
     def keepalive_ns(self, interval_ns: int) -> int | None:
-        """When the next keepalive is due; None: never."""
+        """Return when the next keepalive is due; None: never."""
         if self.sent_ns is None:
             return 0
         return min(self.sent_ns, max(self.heard_ns, self.kept_alive_ns)) + interval_ns if interval_ns else None
@@ -105,7 +105,7 @@ class ResolverDaemons:
         return [number for number, at_ns in enumerate(due) if at_ns is not None and at_ns <= now_ns]
 
     def next_deadline(self) -> int | None:
-        """When `on_timer` or `due_keepalives` has something to do."""
+        """Return when `on_timer` or `due_keepalives` has something to do."""
         times = [daemon.keepalive_ns(self._times.keepalive_ns) for daemon in self._daemons]
         return min((at_ns for at_ns in (self._check_ns, self._change_ns, *times) if at_ns is not None), default=None)
 

@@ -18,7 +18,7 @@ from dro.wire.srs.messages import RegistrationRequest
 
 @dataclass(slots=True)
 class ClientCounts:
-    """What has happened since the start."""
+    """Counts what has happened since the start."""
 
     registrations: int = 0
     returned: int = 0

@@ -50,7 +50,7 @@ _GIVEN_UP: Final = 1 << 60
 
 @dataclass(slots=True)
 class RecordCounts:
-    """What was refused or has ended, since the start."""
+    """Counts what was refused or has ended, since the start."""
 
     refused_bytes: int = 0  # records beyond the bytes of a client or of all
     refused_patterns: int = 0

@@ -70,7 +70,7 @@ _FULL: Final = 9, 10  # of the bytes for records, from which lost clients make r
 
 
 class SrsNoteKind(Enum):
-    """What an operator may want to know."""
+    """Names what an operator may want to know."""
 
     REGISTERED = "registered"
     LOST = "lost"
@@ -90,7 +90,7 @@ class SrsNote:
 
 @dataclass(slots=True)
 class SrsCounts:
-    """What has happened since the start."""
+    """Counts what has happened since the start."""
 
     connections: int = 0
     refused_connections: int = 0
