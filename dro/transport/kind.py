@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import ImmediateOptions
+from dro.kept.store import NOTHING_KEPT, Kept
 from dro.loop import Loop
 from dro.proto.tcp.filters import SourceFilters
 from dro.proto.unicast.connections import OnOutcome, Outcome
@@ -40,7 +41,7 @@ class SessionHost:
     """Lends what sessions of every kind need of their context. `options` are the context's; `sockets` opens theirs.
 
     `send_unicast(ip, port, message, on_outcome)`: to the request port of another context. `filters`: see
-    `dro.proto.tcp.filters`.
+    `dro.proto.tcp.filters`. `kept`: what sessions of the former process have left, and those of this one leave.
     """
 
     loop: Loop
@@ -52,6 +53,7 @@ class SessionHost:
     """The address that sources without an interface of their own are advertised under; empty: found by the route."""
     send_unicast: SendUnicast = _refuse_unicast
     filters: SourceFilters = field(default_factory=SourceFilters)
+    kept: Kept = NOTHING_KEPT
 
     def new_id(self) -> int:
         """A random session or transport id, never 0."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from dro.config.um.options import UmOptions
 from dro.errors import ResourceError
+from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.context import effects as do
@@ -68,8 +69,12 @@ class FragmentContext:
         rng: random.Random | None = None,
         resolution: TopicResolution | None = None,
         sockets: Sockets = OS_SOCKETS,
+        kept: Kept = NOTHING_KEPT,
     ) -> None:
-        """`sink` is called from the loop only. `resolution`: that of another context of the TRD, which owns it."""
+        """`sink` is called from the loop only. `resolution`: that of another context of the TRD, which owns it.
+
+        `kept`: sessions go on with what those of the former process left there.
+        """
         self.name = settings.name
         self.options = options = with_interface(options)
         self.on_tr_packet: Callable[[lbmr.Packet, int, int], object] = _nothing
@@ -98,7 +103,7 @@ class FragmentContext:
         self.stats = self.engine.stats
         channel = self.resolution.channel
         own_address = ip_text(channel.local_address) if channel.is_relayed else ""
-        host = SessionHost(loop, options, batch, rng, sockets, own_address, self.send_unicast)
+        host = SessionHost(loop, options, batch, rng, sockets, own_address, self.send_unicast, kept=kept)
         self._filters = host.filters
         try:
             self._sources = JoinedSources(host, self.resolution, sink, self._objects.by_topic.get)
