@@ -62,6 +62,7 @@ from dro.bus.worker_gauges import WorkerGauges
 from dro.bus.worker_guards import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.clock import ms
 from dro.errors import DroError, LocalProtocolError, ResourceError
+from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log import setup as logs
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
@@ -116,6 +117,8 @@ class WorkerContext:
         """Siblings that are up, by worker index."""
         self.kept = identity.kept
         """What its former incarnation has left for it, and it leaves for the next."""
+        self.kept_state: Kept = NOTHING_KEPT
+        """Rows, logs and sockets that the former incarnation has left, and this one leaves."""
         self.counters = CounterPage.open(identity.counters_path)
         self.channels = Channels(loop, identity.run_dir, identity.index, identity.incarnation)
         self.channels.on_stuck = self._on_stuck

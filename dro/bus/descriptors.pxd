@@ -18,6 +18,7 @@ cdef class DescriptorReader:
     cdef public RingReader ring
     cdef unsigned long long[::1] _cells
     cdef public long long taken
+    cdef public bint _is_once
     cdef public Py_ssize_t _head, _tail, _done, _slots_at, _slots
 
     cpdef bint has_more(self) except -1

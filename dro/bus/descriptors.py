@@ -2,9 +2,10 @@
 
 A ring has two queues for each reader, by worker index: one for source data, and a short one for what is addressed to
 the reader (`Queue`), so that neither takes room from the other. Each has one writer and one reader. The writer puts a
-descriptor into the next slot and then moves `head`; the reader moves `tail` before it works on what it has taken, so
-that nothing is taken twice, not even by its next incarnation, which goes on at `tail`. When it has copied what it took
-it moves `done` as well: up to there slots and ring are the writer's again. All count from 0 for ever.
+descriptor into the next slot and then moves `head`; the reader moves `tail` up to where its next incarnation is to go
+on: of source data when it has worked off what it took, so that nothing is lost with it; of what is addressed to it
+before it does so, so that nothing is taken twice. When it has copied what it took it moves `done` as well: up to there
+slots and ring are the writer's again. All count from 0 for ever.
 
 A reader that sleeps says so in a third cell, and only then the writer has to wake it. Store and load of the two sides
 cross: each stores its cell, orders that before what follows (`fence`), and only then loads the other's cell.
@@ -139,13 +140,15 @@ class DescriptorWriter:
 class DescriptorReader:
     """A queue of one reader in the ring of a sibling."""
 
-    def __init__(self, ring: RingReader, reader: int, queue: Queue = SOURCE_DATA) -> None:
+    def __init__(self, ring: RingReader, reader: int, queue: Queue = SOURCE_DATA, *, goes_on_at: int = 0) -> None:
+        """`goes_on_at`: what the incarnation before had worked off, if that is more than it had said here."""
         self.ring = ring
         at = CELLS_AT + reader * CELLS_BYTES
         self._cells: Any = ring.queues[at : at + CELLS_BYTES].cast("Q")
         self._head, self._tail, self._done, slots_at, self._slots = queue
         self._slots_at = SLOTS_AT + reader * QUEUES_BYTES + slots_at
-        self.taken: int = self._cells[self._tail]
+        self._is_once = queue is not SOURCE_DATA
+        self.taken: int = max(self._cells[self._tail], min(goes_on_at, self._cells[self._head]))
         """How many descriptors were ever taken, also by earlier incarnations of the reader."""
         self.finish()
 
@@ -153,17 +156,20 @@ class DescriptorReader:
         return bool(self._cells[self._head] != self.taken)
 
     def take(self) -> BatchDescriptor | None:
-        """The next descriptor, which is nobody's from then on."""
+        """Take the next descriptor; the next incarnation takes it again unless `finish` follows."""
         tail = self.taken
         if self._cells[self._head] == tail:
             return None
         at = self._slots_at + tail % self._slots * _SLOT_BYTES
         slot = _new(BatchDescriptor, _unpack_from(self.ring.queues, at))
-        self.taken = self._cells[self._tail] = tail + 1
+        self.taken = tail + 1
+        if self._is_once:
+            self._cells[self._tail] = tail + 1
         return slot
 
     def finish(self) -> None:
-        """All that was taken has been copied out of the ring."""
+        """All that was taken has been copied out of the ring, and worked off."""
+        self._cells[self._tail] = self.taken
         self._cells[self._done] = self.taken
 
     def ask_for_wake_up(self) -> None:

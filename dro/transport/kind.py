@@ -20,6 +20,7 @@ from dro.loop import Loop
 from dro.proto.tcp.filters import SourceFilters
 from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.transport import mmsg
+from dro.transport.kept_senders import SentBefore
 from dro.transport.session import OnClient, OnEnded, ReceiverTransport, SenderTransport, SessionCounts, SessionSink
 from dro.transport.sockets import OS_SOCKETS, Sockets
 from dro.wire.source_string import TransportAddress
@@ -87,10 +88,19 @@ class SenderPool(ABC, Generic[K]):
     def __init__(self) -> None:
         self._open: dict[K, SenderTransport] = {}  # without those that linger
         self._turn = 0
+        self.sent_before: dict[int, SentBefore] = {}
+        """By transport index, of sessions that the former incarnation of this process had."""
 
     @abstractmethod
-    def acquire(self, options: UmOptions) -> SenderTransport:
-        """The session for a new source, opened or shared. Raises: ResourceError naming the option to change."""
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
+        """The session for a new source, opened or shared. Raises: ResourceError naming the option to change.
+
+        `former`: transport index of the session that the former incarnation of this process had for the source.
+        """
+
+    def forget_waiting(self) -> None:
+        """Forget the sessions of the former incarnation that no source has asked for."""
+        self.sent_before.clear()
 
     def forget(self, sender: SenderTransport) -> None:
         """The session has lost its last source: no other one gets it."""

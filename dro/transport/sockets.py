@@ -158,6 +158,11 @@ def _socket(kind: int, interface: str) -> tuple[socket.socket, _DevicePlace]:
     return sock, place
 
 
+def adopt(sock: socket.socket, interface: str, *, group: int = 0, sends_to_groups: bool = False) -> None:
+    """Let a socket that another process has opened on that interface follow its device from now on."""
+    _open[sock] = _DevicePlace(interface, 0, group, sends_to_groups)
+
+
 @contextlib.contextmanager
 def _closed_on_error(sock: socket.socket, what: str, remedy: str) -> Iterator[None]:
     """Close the socket when it cannot be set up. Raises: ResourceError."""

@@ -112,6 +112,24 @@ class Egress:
             self._drop(Slot.DROPPED_RESTART, worker, lost, lost_bytes)
         return lost
 
+    def go_back(self, worker: int, fragments: int, nbytes: int) -> None:
+        """Take back what was accounted for beyond these: it is taken once more from the sibling's queue."""
+        page = self._page
+        base = page.pair(worker)
+        if page[base + PairSlot.ACCOUNTED] > fragments:
+            page.set(base + PairSlot.ACCOUNTED, fragments)
+        if page[base + PairSlot.ACCOUNTED_BYTES] > nbytes:
+            page.set(base + PairSlot.ACCOUNTED_BYTES, nbytes)
+
+    def books(self, worker: int) -> tuple[int, int]:
+        """Return fragments and bytes of the sibling that were ever sent or dropped, or that wait."""
+        page = self._page
+        base = page.pair(worker)
+        return (
+            page[base + PairSlot.ACCOUNTED] + page[base + PairSlot.QUEUED],
+            page[base + PairSlot.ACCOUNTED_BYTES] + page[base + PairSlot.QUEUED_BYTES],
+        )
+
     def reconcile_own_restart(self) -> None:
         """Settle at start what an earlier incarnation of this portal had taken over and queued, which died with it.
 

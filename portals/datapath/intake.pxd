@@ -3,7 +3,8 @@ from dro.bus.descriptors cimport DescriptorReader
 cdef class Intake:
     cdef public object _egress
     cdef public object _addressed
-    cdef public dict _addressed_queues, _queues, _introduced, _polled, _leaving, _waits
+    cdef public dict _addressed_queues, _queues, _introduced, _polled, _leaving, _waits, _places, _taken
+    cdef public object _rows
     cdef public set _can_deliver
 
     cpdef bint take(self) except -1

@@ -20,9 +20,12 @@ from typing import Final
 
 from dro.bus.descriptors import ADDRESSED, DescriptorReader, fence
 from dro.bus.ring import RingReader
+from dro.kept.rows import KeptRow, KeptRows
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
 
+PLACE: Final = b"place"
+"""Kind of the rows: incarnation of a sibling's ring, descriptors worked off, fragments and bytes in its books."""
 BATCHES_PER_TURN: Final = 8  # of each sibling
 MESSAGES_PER_TURN: Final = 8  # of addressed data, likewise
 
@@ -30,7 +33,11 @@ MESSAGES_PER_TURN: Final = 8  # of addressed data, likewise
 class Intake:
     """The queues of all siblings that are up, and of those that are not read to their end."""
 
-    def __init__(self, egress: Egress, addressed: AddressedData) -> None:
+    def __init__(self, egress: Egress, addressed: AddressedData, rows: KeptRows | None = None) -> None:
+        """`rows`: what the next incarnation of this portal goes on with."""
+        self._rows = rows
+        self._places: dict[int, KeptRow] = {}  # how far the queue of a sibling was worked off, and its books
+        self._taken: dict[int, DescriptorReader] = {}  # queues of which something was taken in this turn
         self._egress = egress
         self._addressed = addressed
         self._addressed_queues: dict[int, DescriptorReader] = {}
@@ -46,7 +53,15 @@ class Intake:
 
     def add(self, worker: int, ring: RingReader, me: int) -> None:
         """`me` is the worker index of this portal."""
-        self._queues[worker] = DescriptorReader(ring, me)
+        row = self._rows.row(PLACE, b"%d" % worker) if self._rows is not None else None
+        former = row.former if row is not None else None
+        goes_on_at = 0
+        if former is not None and former.a == ring.incarnation:
+            goes_on_at = former.b
+            self._egress.go_back(worker, former.c, former.d)
+        if row is not None:
+            self._places[worker] = row
+        self._queues[worker] = DescriptorReader(ring, me, goes_on_at=goes_on_at)
         self._addressed_queues[worker] = DescriptorReader(ring, me, ADDRESSED)
         self._egress.on_ring(worker, ring)
 
@@ -105,6 +120,7 @@ class Intake:
             worked |= self._take_leaving()
         if worked:
             self._egress.flush_sessions()
+            self._finish_taken()
         for worker, messages in self._addressed_queues.items():
             if messages.has_more():
                 worked = True
@@ -118,7 +134,7 @@ class Intake:
             if queue.taken < expired:
                 while queue.taken < expired and (slot := queue.take()) is not None:
                     self._egress.on_expired(worker, slot)
-                queue.finish()  # the queue may be full of these
+                self._finish(worker, queue)  # the queue may be full of these
             if worker not in self._can_deliver:
                 continue
             worked |= self._take(worker, queue, min(BATCHES_PER_TURN, announced - queue.taken))
@@ -145,11 +161,23 @@ class Intake:
             worked = True
             self._egress.on_batch(worker, slot)
         if worked:
-            queue.finish()
+            self._taken[worker] = queue
         return worked
+
+    def _finish_taken(self) -> None:
+        """Note that all that was taken has been sent, dropped or queued: the next incarnation goes on behind it."""
+        while self._taken:
+            self._finish(*self._taken.popitem())
+
+    def _finish(self, worker: int, queue: DescriptorReader) -> None:
+        if (row := self._places.get(worker)) is not None:
+            row.write(queue.ring.incarnation, queue.taken, *self._egress.books(worker))
+        queue.finish()
 
     def _close(self, worker: int, queue: DescriptorReader) -> None:
         del self._leaving[worker]
+        self._egress.flush_sessions()
+        self._finish_taken()
         self._egress.on_ring(worker, None)
         messages = self._addressed_queues.pop(worker)
         self._take_addressed(worker, messages, ADDRESSED.slots)

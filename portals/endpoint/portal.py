@@ -111,7 +111,9 @@ class EndpointPortal:
         self._immediate = TrdImmediate(ctx, config, self._shell, self, self.sending, self.receiving)
         by_topic = ProxyOptions(config.sending, config.receiving)
         self._receivers = ProxyReceivers(ctx, self.receiving, by_topic, matchers)
-        self.sources = ProxySources(ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up)
+        self.sources = ProxySources(
+            ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up, ctx.kept_state
+        )
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         ctx.on_reconfigure = self._on_reconfigure
@@ -133,7 +135,10 @@ class EndpointPortal:
             sm_before_data=True,
             sending=self._config.sending.context() if resolution is None else None,
         )
-        context = FragmentContext(options, self._ctx.loop, sink=self, settings=settings, rng=rng, resolution=resolution)
+        context = FragmentContext(
+            options, self._ctx.loop, sink=self, settings=settings, rng=rng, resolution=resolution,
+            kept=self._ctx.kept_state,
+        )  # fmt: skip
         extra = {
             "address": sockets.ip_text(context.request_address[0]),
             "context_id": context.context_id,
@@ -212,6 +217,7 @@ class EndpointPortal:
                 self._judge_sources()
             case CheckKnown():
                 self.receiving.leave_unwanted()
+                self.sending.pools.forget_former()
             case UpdateProxyReceiver() | RecordKnownInterest():
                 pass  # of interest alone
 

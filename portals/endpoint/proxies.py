@@ -13,11 +13,12 @@ from dro.bus.actor import WorkerContext
 from dro.clock import ms
 from dro.config.dro_xml.model import EndpointConfig
 from dro.errors import DecodeError, ResourceError
+from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.table import Table
 from dro.um.fragment.context import FragmentContext
-from dro.um.fragment.own_source import FragmentSource
+from dro.um.fragment.own_source import FormerPlace, FragmentSource
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.egress import Egress
 from portals.datapath.outgoing import ProxySource
@@ -28,6 +29,7 @@ from portals.endpoint.options import ProxyOptions
 from portals.shell.matchers import Matchers, shown
 from portals.shell.quiescence import SenderQuiescence, fed_by
 
+_ROW: Final = b"proxy"
 CALM_NS: Final = ms(20)
 JOINING_NS: Final = ms(300)
 """After so long without another session that gets its first receiver, sessions without one are waited for no longer."""
@@ -78,8 +80,13 @@ class ProxySources:
         egress: Egress,
         options: ProxyOptions,
         is_busy: Callable[[], bool] = lambda: False,
+        kept: Kept = NOTHING_KEPT,
     ) -> None:
-        """`is_busy`: siblings have said more than has been worked off; sources are advertised later then."""
+        """`is_busy`: siblings have said more than has been worked off; sources are advertised later then.
+
+        `kept`: what the former incarnation of the portal has left there is gone on with.
+        """
+        self._rows = kept.rows
         self._is_busy = is_busy
         self._is_waiting = False  # to advertise
         self._is_awaited = False  # data waits for these
@@ -108,11 +115,17 @@ class ProxySources:
                 otid=seen.otid,
                 tir_options=proxy_options(seen, self._cost, self._hotlink_index),
                 is_silent=self._is_busy(),
+                former=self._former(seen.otid),
             )
         except (ResourceError, DecodeError) as e:  # DecodeError: the origin's options do not fit into our datagram
             self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"topic": shown(seen.topic), "error": str(e)})
             return
         window = DuplicateWindow(self._sqn_window.size, self._sqn_window.increment)
+        for sqn, fragments in source.sent_before:
+            window.take_run(sqn, fragments)
+        source.sent_before = []
+        if self._rows is not None and (row := self._rows.row(_ROW, seen.otid)) is not None:
+            row.write(source.transport.transport_index, source.topic_index)
         proxy = ProxySource(seen.otid, seen.topic, source.topic_index, source.transport, window)
         self.by_otid[seen.otid] = (source, proxy)
         self._offers[seen.otid] = seen
@@ -122,6 +135,11 @@ class ProxySources:
             self._is_waiting = True
             self._loop.call_later(CALM_NS, self._advertise_silent)
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
+
+    def _former(self, otid: bytes) -> FormerPlace | None:
+        """Find where the proxy source was in the former incarnation of this portal."""
+        found = None if self._rows is None else self._rows.former(_ROW, otid)
+        return FormerPlace(found.a, found.b) if found is not None and found.a else None
 
     def _advertise_silent(self) -> None:
         """Advertise what was opened while there was much to do, as soon as there is less."""
@@ -198,6 +216,8 @@ class ProxySources:
             return
         del self._offers[otid]
         source, proxy = found
+        if self._rows is not None:
+            self._rows.free(_ROW, otid)
         self._egress.flush(proxy)
         source.close(final=True, linger_ns=linger_ns)
         self._events.event(LogEvent.PROXY_SOURCE_DELETED, {"topic": shown(proxy.topic), "otid": otid.hex()})

@@ -26,8 +26,8 @@ class Pair:
         self.writer = DescriptorWriter(self.ring)
         self.readers: list[DescriptorReader] = []
 
-    def reader(self, worker: int) -> DescriptorReader:
-        self.readers.append(DescriptorReader(RingReader.open(self.ring.path, 7), worker))
+    def reader(self, worker: int, *, goes_on_at: int = 0) -> DescriptorReader:
+        self.readers.append(DescriptorReader(RingReader.open(self.ring.path, 7), worker, goes_on_at=goes_on_at))
         return self.readers[-1]
 
     def close(self) -> None:

@@ -259,7 +259,7 @@ class SimulatedSenders(SenderPool[int]):
         self._events = events
         self._is_stream = is_stream
 
-    def acquire(self, options: UmOptions) -> SenderTransport:
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
         most = options.value("context", "transport_tcp_maximum_ports") if self._is_stream else SESSIONS_MOST
         assert isinstance(most, int)
         if len(self._open) >= most:

@@ -44,6 +44,7 @@ class OwnSources:
         self._resolver = resolver
         self._context_id = context_id
         self._next_index = first_index
+        self._taken: set[int] = set()  # topic indexes that sources came with
         self._request_address = request_address
         self._sources: Table[OwnSource, None] = Table()
         self._unadvertised: deque[OwnSource] = deque()
@@ -61,17 +62,21 @@ class OwnSources:
         source_otid: bytes | None = None,
         tir_items: TirItems = (),
         is_silent: bool = False,
+        topic_index: int | None = None,
     ) -> OwnSource:
         """Open a source on a session, which is its address and transport index.
 
         `source_otid`: the origin's, for a proxy source; else one is made. `is_silent`: it is advertised by
-        `advertise_silent`. `tir_items` are advertised beside OTID and request address; an `ExtendedFunctionality` among
-        them replaces the own one. With a `Cost` it is a proxy source, which has the request address of its origin or
-        none. Raises: DecodeError when it cannot be advertised.
+        `advertise_silent`. `topic_index`: that of a session which goes on; else it is a new one. `tir_items` are
+        advertised beside OTID and request address; an `ExtendedFunctionality` among them replaces the own one. With a
+        `Cost` it is a proxy source, which has the request address of its origin or none.
+
+        Raises: DecodeError when it cannot be advertised.
         """
         address, transport_index = session
-        index = self._next_index
-        self._next_index = (index + 1) & 0xFFFFFFFF
+        if topic_index is not None:
+            self._taken.add(topic_index)
+        index = self._new_index() if topic_index is None else topic_index
         if source_otid is None:
             source_otid = otid.encode(address, index, self._context_id, transport_index)
         source = OwnSource(topic, address, index, source_otid, tir_items, advertising)
@@ -81,6 +86,13 @@ class OwnSources:
             self._advertise(source, now_ns)
         self._sources[source] = None
         return source
+
+    def _new_index(self) -> int:
+        while True:
+            index = self._next_index
+            self._next_index = (index + 1) & 0xFFFFFFFF
+            if index not in self._taken:
+                return index
 
     def _advertise(self, source: OwnSource, now_ns: int) -> None:
         source.handle = self._resolver.add_source(SourceAd(self._tir(source), source.advertising), now_ns)

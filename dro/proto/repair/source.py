@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dro.clock import ms, s
+from dro.clock import NS_PER_S, ms, s
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.retransmit import (
     Buffer,
@@ -149,6 +149,12 @@ class SourceSession:
         stats = self.stats
         stats.msgs_sent += count
         stats.bytes_sent += nbytes
+
+    def go_on(self, now_ns: int) -> None:
+        """Go on with a session of another process, whose datagrams were noted as sent: these are none of ours."""
+        self.stats.msgs_sent = self.stats.bytes_sent = 0
+        self.next_sm_sqn = now_ns // NS_PER_S & MASK
+        self._sm.restart(now_ns)
 
     def on_nak(self, sqns: Iterable[int], now_ns: int) -> list[Effect]:
         """One NAK packet of this session; returns what to send, in order."""

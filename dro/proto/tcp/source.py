@@ -244,6 +244,13 @@ class TcpSourceCore:
         self._emit(Connected(client, now_ns))
         return True
 
+    def go_on(self, client: int, missing: bytes) -> None:
+        """Let a client that has just connected get these bytes first: the rest of what another process sent to it."""
+        if missing:
+            self._clients[client].partial = memoryview(missing)
+            self._clients[client].nbytes += len(missing)
+            self.stats.bytes_buffered += len(missing)
+
     def on_disconnected(self, client: int, now_ns: int) -> None:
         """EOF, error, or keepalive failure. A client that the core closed itself may be reported again."""
         gone = self._clients.pop(client, None)

@@ -11,22 +11,28 @@ from __future__ import annotations
 import logging
 import socket
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import Final
 
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import ImmediateOptions, LbtrmReceiverOptions, LbtrmSourceOptions
-from dro.errors import ResourceError
+from dro.errors import DecodeError, ResourceError
+from dro.kept.log import SharedLog
 from dro.log.events import LogEvent
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import sockets
+from dro.transport.kept_senders import KeptSenders, sent_before
 from dro.transport.kind import ImmediateSessions, SenderEvents, SenderPool, SessionHost, TransportKind
 from dro.transport.lbtrm.immediate import ImmediateReceiver
 from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
 from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
+from dro.transport.stream import nothing
+from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress, format_source
 
 log = logging.getLogger(__name__)
@@ -91,14 +97,22 @@ class LbtrmReceivers:
             self._nak_socket = None
 
 
+SOURCE_KIND: Final = b"lbtrm"
+_DATA, _NAKS = b"data", b"naks"
+LOG_S: Final = 4
+"""How many seconds at the rate limit a log has room for; what is older cannot be repaired after a kill."""
+LOG_LEAST: Final = 1 << 20
+
+
 class LbtrmSenders(SenderPool[GroupKey]):
-    """The sender sessions of one context."""
+    """The sender sessions of one context. Those of a portal outlive its process (`dro.transport.kept_senders`)."""
 
     def __init__(self, host: SessionHost, events: SenderEvents, sm_before_data: bool) -> None:
         super().__init__()
         self._host = host
         self._events = events
         self._sm_before_data = sm_before_data
+        self._kept = KeptSenders(host.kept, SOURCE_KIND)
         self._full: LbtrmSourceOptions | None = None  # options all of whose groups have a session: `_members`
         self._members: list[SenderTransport] = []
         o = LbtrmSourceOptions.of(host.options)
@@ -106,8 +120,10 @@ class LbtrmSenders(SenderPool[GroupKey]):
         self._data_limiter = RateLimiter(o.data_rate_bps, o.rate_interval_ns, now_ns)
         self._retransmit_limiter = RateLimiter(o.retransmit_rate_bps, o.rate_interval_ns, now_ns)
 
-    def acquire(self, options: UmOptions) -> SenderTransport:
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
         o = LbtrmSourceOptions.of(options)
+        if former and (sender := self._former(former, o)) is not None:
+            return sender
         if o is self._full:
             return self._share(self._members)
         port = o.destination_port
@@ -129,8 +145,29 @@ class LbtrmSenders(SenderPool[GroupKey]):
         super().forget(sender)
         self._full, self._members = None, []  # it holds what it could repair
 
+    def _former(self, transport_index: int, o: LbtrmSourceOptions) -> SenderTransport | None:
+        """Find the session of that transport index, which the former incarnation may have left."""
+        for sender in self._open.values():
+            if sender.transport_index == transport_index:
+                return sender
+        key = self._kept.key_of(transport_index)
+        if key is None:
+            return None
+        group, port = key
+        if (sender := self._go_on(transport_index, (group, port), o)) is None:
+            return None
+        self._open[group, port] = sender
+        self._full = None
+        return sender
+
+    def forget_waiting(self) -> None:
+        super().forget_waiting()
+        self._kept.forget_waiting()
+
     def _open_session(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
-        sender = self._open[key] = self.open_alone(key, o)
+        waiting = self._kept.waiting_at(key)
+        former = None if waiting is None else self._go_on(waiting, key, o)
+        sender = self._open[key] = former if former is not None else self.open_alone(key, o, is_kept=True)
         self._full = None
         return sender
 
@@ -147,8 +184,8 @@ class LbtrmSenders(SenderPool[GroupKey]):
         )
         return self.open_alone((sockets.ip_number(o.outgoing_address), o.outgoing_port), made)
 
-    def open_alone(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
-        """A session that no source gets. Raises: ResourceError."""
+    def open_alone(self, key: GroupKey, o: LbtrmSourceOptions, *, is_kept: bool = False) -> SenderTransport:
+        """A session that no other source gets. `is_kept`: it outlives this process. Raises: ResourceError."""
         group, port = key
         host = self._host
         if not sockets.is_multicast(group):
@@ -165,25 +202,79 @@ class LbtrmSenders(SenderPool[GroupKey]):
         except ResourceError:
             nak_socket.close()
             raise
+        transport_index, session_id = host.new_id(), host.new_id()
+        log = None
+        if is_kept and self._kept.keeps:
+            log = self._kept.log(transport_index, _log_bytes(o), 0, session_id)
+        if log is not None:
+            self._kept.keep(transport_index, key, _DATA, data_socket)
+            self._kept.keep(transport_index, key, _NAKS, nak_socket)
+        return self._sender(transport_index, key, session_id, (data_socket, nak_socket), o, log)
+
+    def _go_on(self, transport_index: int, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport | None:
+        """Go on with a session of the former incarnation, behind what that one had logged; None when it cannot be."""
+        former = self._kept.take(transport_index, (_DATA, _NAKS), _log_bytes(o))
+        if former is None:
+            return None
+        records, log = former.records, former.log
+        try:
+            self.sent_before[transport_index] = sent_before(records, DATA_HEADER)
+        except DecodeError:
+            former.close()
+            self._kept.forget(transport_index, key, log)
+            return None
+        data_socket, nak_socket = former.sockets[_DATA], former.sockets[_NAKS]
+        interface = nak_socket.getsockname()[0]
+        sockets.adopt(data_socket, interface, sends_to_groups=interface != sockets.ANY)
+        first = records[0].first if records else log.after
+        sender = self._sender(transport_index, key, log.mark, (data_socket, nak_socket), o, log, first)
+        now_ns = self._host.loop.now_ns()
+        for record in records:
+            if record.sizes:
+                ends = [*accumulate(record.sizes)]
+                sender.core.on_sent_mixed(ends, [*record.payloads], bytes(record.data[: ends[-1]]), now_ns)
+        sender.go_on(now_ns)
+        return sender
+
+    def _sender(
+        self,
+        transport_index: int,
+        key: GroupKey,
+        session_id: int,
+        open_sockets: tuple[socket.socket, socket.socket],
+        o: LbtrmSourceOptions,
+        log: SharedLog | None,
+        first_sqn: int = 0,
+    ) -> LbtrmSender:
+        host, (group, port), (data_socket, nak_socket) = self._host, key, open_sockets
         ip = sockets.ip_number(data_socket.getsockname()[0])
         config = o.fill(
             SourceConfig,
             rx_queue_bytes=max(o.retransmit_rate_bps // 8, 65536) if o.retransmit_rate_bps else 1 << 30,
             sm_before_data=self._sm_before_data,
             max_ncfs_per_packet=max(1, (o.datagram_max_bytes - NAK_OVERHEAD_BYTES) // 4),
+            first_sqn=first_sqn,
         )
         session = LbtrmSenderSetup(
-            LbtrmAddress(ip, group, host.new_id(), port, nak_socket.getsockname()[1]),
+            LbtrmAddress(ip, group, session_id, port, nak_socket.getsockname()[1]),
             data_socket,
             nak_socket,
             interface=sockets.ip_text(ip),
             datagram_max_bytes=o.datagram_max_bytes,
-            transport_index=host.new_id(),
+            transport_index=transport_index,
             tgsz_log2=max(0, o.tgsz.bit_length() - 1),
             pack_bytes=o.pack_bytes,
+            log=log,
+            forget=nothing if log is None else partial(self._kept.forget, transport_index, key, log),
         )
         core = SourceSession(config, self._data_limiter, self._retransmit_limiter, host.loop.now_ns())
         return LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
+
+
+def _log_bytes(o: LbtrmSourceOptions) -> int:
+    """How much room the log of a session has."""
+    most = o.window_size_bytes + LOG_LEAST
+    return min(most, max(LOG_LEAST, o.data_rate_bps // 8 * LOG_S)) if o.data_rate_bps else most
 
 
 KIND: Final = TransportKind(

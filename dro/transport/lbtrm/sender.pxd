@@ -10,9 +10,9 @@ cdef class LbtrmSender:
     cdef public Trains _trains
     cdef public Py_ssize_t datagram_max_bytes, fragment_max_bytes
     cdef public object _pack_bytes
-    cdef public bint packs_all, _is_blocked, _is_closed, _is_full
+    cdef public bint packs_all, _goes_on, _is_blocked, _is_closed, _is_full
     cdef public object _loop, _socket, _nak_socket, _asked, _nak_drops, _batch, _tgsz, _symbol_mask, _on_closed
-    cdef public object _timer, _wake, _linger, _room, _kept
+    cdef public object _timer, _wake, _linger, _room, _kept, _log, _forget
 
     cpdef object send_batch(self, bytearray buffer, RunTable table, object now_ns)
     cpdef object _send_run(self, bytearray buffer, RunTable table, object now_ns)

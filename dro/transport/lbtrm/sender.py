@@ -4,6 +4,9 @@ Datagrams are built in place (a private copy of the received fragments, with roo
 as trains with segmentation offload where the kernel supports it, and stay in place as the transmission window. The core
 (`dro.proto.repair.source`) handles numbers, retransmissions and session messages; the rate limits are shared by all
 sessions of a context.
+
+With a log (`dro.kept.log`) datagrams are in it before they leave, so that the next incarnation of the process repairs
+them and goes on behind them.
 """
 
 from __future__ import annotations
@@ -20,18 +23,21 @@ from typing import Final
 
 from dro.clock import ms
 from dro.errors import DecodeError
+from dro.kept.log import SharedLog
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf
 from dro.proto.repair.session_messages import SendSm
 from dro.proto.repair.source import Effect, SourceSession
+from dro.sqn import MASK
 from dro.timers import Timer
 from dro.transport import mmsg, sockets
 from dro.transport.frames import Datagrams, drop_first, lay_out, write_topics
 from dro.transport.lbtrm.headers import write_headers
 from dro.transport.runs import FRAGMENTS, HEADER_BYTES, KIND_SHIFT, KIND_TSNI, LENGTH, SHAPE, WORDS, RunTable
 from dro.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
+from dro.transport.stream import nothing
 from dro.transport.trains import BUSY, Trains
 from dro.wire import lbtrm
 from dro.wire.lbtrm import DATA_HEADER
@@ -56,7 +62,8 @@ class LbtrmSenderSetup:
     """One session to be sent on. `tgsz_log2` goes into the TGSZ byte; the FEC symbol is the sqn modulo that group size.
 
     `interface` is the address of the one that data leaves from. `pack_bytes`: fragments that are sent at once share
-    datagrams up to this size.
+    datagrams up to this size. `log`: of what is sent, for a session that outlives its process; `forget` is called when
+    it does not any more.
     """
 
     address: LbtrmAddress
@@ -67,6 +74,8 @@ class LbtrmSenderSetup:
     transport_index: int
     tgsz_log2: int
     pack_bytes: int = 0
+    log: SharedLog | None = None
+    forget: Callable[[], object] = nothing
 
 
 class LbtrmSender:
@@ -76,8 +85,8 @@ class LbtrmSender:
     is_flushing = False
 
     def is_heard(self, since_ns: int, now_ns: int) -> bool:
-        """Receivers of LBT-RM do not say that they have joined."""
-        return now_ns - since_ns >= JOIN_NS
+        """Receivers of LBT-RM do not say that they have joined; those of a session that goes on have."""
+        return self._goes_on or now_ns - since_ns >= JOIN_NS
 
     def __init__(
         self,
@@ -105,6 +114,9 @@ class LbtrmSender:
         self._nak_socket = setup.nak_socket
         self._asked: deque[bytes] = deque()  # NAK packets that were received and not looked at yet
         self._nak_drops = 0  # NAKs that the socket had dropped when it was closed
+        self._goes_on = False
+        self._log = setup.log
+        self._forget = setup.forget
         self._batch = batch
         self._tgsz = setup.tgsz_log2
         self._symbol_mask = (1 << setup.tgsz_log2) - 1
@@ -124,6 +136,13 @@ class LbtrmSender:
     @property
     def is_blocked(self) -> bool:
         return self._is_blocked
+
+    def go_on(self, now_ns: int) -> None:
+        """Go on with a session of another process, whose datagrams the core knows; receivers are told the last sqn."""
+        self._goes_on = True
+        self.core.go_on(now_ns)
+        self._perform([self.core.make_sm(now_ns)])
+        self._arm()
 
     # sending
 
@@ -169,7 +188,11 @@ class LbtrmSender:
             buffer, at = bytearray().join(parts), 0
         payload = length - HEADER_BYTES if shape < 1 << KIND_SHIFT else 0
         self._write_headers(buffer, range(at, at + count * size, size))
+        if self._log is not None:
+            self._note_run(memoryview(buffer)[at : at + count * size], count, size, payload)
         sent = self._trains.send_equal(memoryview(buffer), at, count, size)
+        if sent < count:
+            self._unnote(sent)
         if sent:
             self.core.on_sent_run(sent, payload, Chunk(buffer, at, size, size), now_ns)
         self._after_send(sent < count, now_ns)
@@ -186,7 +209,11 @@ class LbtrmSender:
             del sizes[count:]
         ends = [*accumulate(sizes)]
         self._write_headers(buffer, [0, *ends[:-1]])
+        if self._log is not None:
+            self._note_mixed(memoryview(buffer)[: ends[-1]], sizes, payloads)
         sent = self._trains.send_sizes(buffer, sizes, ends)
+        if sent < count:
+            self._unnote(sent)
         if sent == offered:
             self.core.on_sent_mixed(ends, payloads, buffer, now_ns)
         elif sent:
@@ -210,11 +237,40 @@ class LbtrmSender:
         if not self._admit(1, size, now_ns):
             return False
         self._write_headers(datagram, (0,))
+        if self._log is not None:
+            self._note_run(memoryview(datagram), 1, size, payload_bytes)
         sent = self._trains.send_equal(memoryview(datagram), 0, 1, size)
+        if not sent:
+            self._unnote(0)
         if sent:
             self.core.on_sent_run(1, payload_bytes, Chunk(datagram, 0, size, size), now_ns)
         self._after_send(not sent, now_ns)
         return sent == 1
+
+    # what the next incarnation of this process gets
+
+    def _note_run(self, data: memoryview, count: int, size: int, payload: int) -> None:
+        """Log equal datagrams that are about to be sent."""
+        log, first = self._log, self.core.next_sqn
+        if log is not None and not log.append(first, count, size, payload, data, first + count & MASK):
+            self._stop_log()
+
+    def _note_mixed(self, data: memoryview, sizes: list[int], payloads: list[int]) -> None:
+        """Log datagrams of any sizes that are about to be sent."""
+        log, first = self._log, self.core.next_sqn
+        if log is not None and not log.append_mixed(first, sizes, payloads, data, first + len(sizes) & MASK):
+            self._stop_log()
+
+    def _unnote(self, sent: int) -> None:
+        """Take back of what was logged last what the socket did not take."""
+        if self._log is not None:
+            self._log.cut(sent, self.core.next_sqn + sent & MASK)
+
+    def _stop_log(self) -> None:
+        """Go on as a session that ends with its process: there is no memory for its log."""
+        if self._log is not None:
+            self._log = None
+            self._forget()
 
     def _admit(self, count: int, size: int, now_ns: int) -> int:
         """Return how many of `count` datagrams may go now; if not all, the session is blocked until it wakes."""
@@ -421,6 +477,7 @@ class LbtrmSender:
         if self._is_closed:
             return
         self._is_closed = True
+        self._stop_log()
         self._kept.clear()
         for timer in (self._timer, self._wake, self._room):
             if timer is not None:

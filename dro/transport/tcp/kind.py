@@ -14,14 +14,16 @@ from typing import Final
 from dro.clock import NS_PER_S
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import TcpReceiverOptions, TcpSourceOptions, TlsOptions
-from dro.errors import ResourceError
+from dro.errors import DecodeError, ResourceError
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.transport import sockets
+from dro.transport.kept_senders import KeptSenders, sent_before
 from dro.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
 from dro.transport.read_space import ReadSpace
 from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
-from dro.transport.stream import StreamMaker
+from dro.transport.stream import PlainStream, StreamMaker
+from dro.transport.tcp.kept import LISTENER, LOG_LEAST, SOURCE_KIND, KeptStream, open_stream
 from dro.transport.tcp.receiver import TcpReceiver
 from dro.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.transport.tls import stream_maker
@@ -98,9 +100,12 @@ class TcpSenders(SenderPool[int]):
         super().__init__()
         self._host = host
         self._events = events
+        self._kept = KeptSenders(host.kept, SOURCE_KIND)
 
-    def acquire(self, options: UmOptions) -> SenderTransport:
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
         o = TcpSourceOptions.of(options)
+        if former and (sender := self._former(former, o)) is not None:
+            return sender
         if o.port:
             return self._open.get(o.port) or self._open_session(o, (o.port,), "transport_tcp_port")
         if len(self._open) < max(1, o.maximum_ports):
@@ -110,6 +115,35 @@ class TcpSenders(SenderPool[int]):
                 if not self._open:
                     raise
         return self._share(list(self._open.values()))
+
+    def _former(self, transport_index: int, o: TcpSourceOptions) -> SenderTransport | None:
+        """Find the session of that transport index, which the former incarnation may have left."""
+        for sender in self._open.values():
+            if sender.transport_index == transport_index:
+                return sender
+        key = self._kept.key_of(transport_index)
+        return None if key is None else self._go_on(transport_index, key[0], o)
+
+    def _go_on(self, transport_index: int, port: int, o: TcpSourceOptions) -> SenderTransport | None:
+        """Go on with a session of the former incarnation; None when that cannot be."""
+        former = self._kept.take(transport_index, (LISTENER,), _log_bytes(o))
+        if former is None:
+            return None
+        kept = KeptStream(self._host.kept, self._kept, transport_index, port, former.log)
+        try:
+            self.sent_before[transport_index] = sent_before(former.records, 0)
+        except DecodeError:
+            former.close()
+            kept.forget()
+            return None
+        sender = self._sender(transport_index, former.sockets[LISTENER], o, former.log.mark, kept, PlainStream)
+        for name, sock, missing in kept.connections(former):
+            sender.go_on(name, sock, missing)
+        return sender
+
+    def forget_waiting(self) -> None:
+        super().forget_waiting()
+        self._kept.forget_waiting()
 
     def forget(self, sender: SenderTransport) -> None:
         super().forget(sender)
@@ -127,6 +161,9 @@ class TcpSenders(SenderPool[int]):
         return True
 
     def _open_session(self, o: TcpSourceOptions, ports: range | tuple[int, ...], option: str) -> SenderTransport:
+        waiting = self._kept.waiting_at((o.port,))
+        if waiting is not None and (sender := self._go_on(waiting, o.port, o)) is not None:
+            return sender
         transport_index = self._host.new_id()
         make_stream = stream_maker(TlsOptions.of(self._host.options), is_server=True)
         is_filtered = self._is_filtered(o)
@@ -134,10 +171,29 @@ class TcpSenders(SenderPool[int]):
             socket.SOCK_STREAM, o.interface, ports, option=option, taken=self._open
         )
         listener.listen(o.listen_backlog)
+        session_id = self._host.new_id() if o.use_session_id else 0
+        kept = None
+        if make_stream is PlainStream and not is_filtered:
+            port = listener.getsockname()[1]
+            kept = open_stream(self._host.kept, self._kept, transport_index, port, _log_bytes(o), session_id)
+            if kept is not None:
+                self._kept.keep(transport_index, (port,), LISTENER, listener)
+        return self._sender(transport_index, listener, o, session_id, kept, make_stream, is_filtered=is_filtered)
+
+    def _sender(
+        self,
+        transport_index: int,
+        listener: socket.socket,
+        o: TcpSourceOptions,
+        session_id: int,
+        kept: KeptStream | None,
+        make_stream: StreamMaker,
+        *,
+        is_filtered: bool = False,
+    ) -> TcpSender:
         host, port = listener.getsockname()
         if host == sockets.ANY:
             host = self._host.own_address or sockets.default_address()
-        session_id = self._host.new_id() if o.use_session_id else 0
         config = TcpSourceConfig(
             behavior=SlowReceiver(o.multiple_receiver_behavior),
             max_buffer_bytes=o.session_buffer_bytes,
@@ -153,12 +209,18 @@ class TcpSenders(SenderPool[int]):
             send_buffer_bytes=o.send_buffer_bytes,
             keepalive_ns=o.activity_timeout_ns,
             make_stream=make_stream,
+            kept=kept,
         )
         filtering = self._host.filters.open(transport_index, self._host.new_id) if is_filtered else None
         core = TcpSourceCore(config, self._host.rng.random, filtering)
         sender = TcpSender(self._host.loop, setup, core, self._events)
         self._open[port] = sender
         return sender
+
+
+def _log_bytes(o: TcpSourceOptions) -> int:
+    """How much room the log of a session has."""
+    return max(LOG_LEAST, 4 * o.session_buffer_bytes)
 
 
 KIND: Final = TransportKind(TcpAddress, TcpReceivers, TcpSenders)

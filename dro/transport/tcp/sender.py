@@ -29,6 +29,7 @@ from dro.transport.kind import SenderEvents
 from dro.transport.runs import KIND_SHIFT, KIND_TSNI, MINIMAL_BYTES, TYPE_CONTROL, WORDS, RunTable, chain
 from dro.transport.session import BlockedReceiver, SessionCounts, SourceSessionStatistics
 from dro.transport.stream import ByteStream, PlainStream, StreamEvents, StreamMaker
+from dro.transport.tcp.kept import KeptStream
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MESSAGE_MAX, BlockType
 from dro.wire.source_string import TcpAddress, format_source
@@ -62,10 +63,15 @@ class TcpSenderSetup:
     send_buffer_bytes: int = 0
     keepalive_ns: int = 0
     make_stream: StreamMaker = PlainStream
+    kept: KeptStream | None = None
 
 
 class TcpSender:
-    """A `SenderTransport` on a listening socket."""
+    """A `SenderTransport` on a listening socket.
+
+    With `TcpSenderSetup.kept` it leaves its connections, and what they have yet to get, to the next incarnation of its
+    process.
+    """
 
     is_read_on = True
 
@@ -82,6 +88,7 @@ class TcpSender:
         self.bad_input = 0  # connections closed because what came is no LBMC messages
         self._loop = loop
         self._setup = setup
+        self._kept = setup.kept
         self._events = events
         self._listener = setup.listener
         self._opening: dict[ByteStream, None] = {}  # accepted, not open yet; the oldest first
@@ -161,7 +168,10 @@ class TcpSender:
                 self._is_blocked = True
                 break
             done += taken
-            start = ends[done - 1]
+            end = ends[done - 1]
+            if self._kept is not None:
+                self._kept.note(memoryview(buffer)[start:end])
+            start = end
             for client in self.core.send_order():
                 if client not in self._waiting:
                     self._write(client, now_ns)
@@ -235,34 +245,45 @@ class TcpSender:
         if self._setup.send_buffer_bytes:
             sockets.set_buffer(sock, socket.SO_SNDBUF, self._setup.send_buffer_bytes)
         sockets.set_keepalive(sock, self._setup.keepalive_ns)
-        client, name = sock.fileno(), f"{peer[0]}:{peer[1]}"
+        self._open(sock, f"{peer[0]}:{peer[1]}")
+        return True
+
+    def go_on(self, name: str, sock: socket.socket, missing: bytes) -> None:
+        """Go on with a connection of another process, which has yet to get the bytes that are missing."""
+        self._open(sock, name, missing)
+
+    def _open(self, sock: socket.socket, name: str, missing: bytes | None = None) -> None:
+        client = sock.fileno()
         stream = self._setup.make_stream(self._loop, sock, True)
         self._opening[stream] = None
         if len(self._opening) > OPENING_MAX:
             self._on_lost(next(iter(self._opening)))
         stream.start(
             StreamEvents(
-                on_open=lambda: self._on_open(client, name, stream),
+                on_open=lambda: self._on_open(client, name, stream, sock, missing),
                 on_lost=lambda: self._on_lost(stream),
                 on_readable=lambda: self._on_client_bytes(client),
                 on_writable=lambda: self._on_writable(client),
             )
         )
-        return True
 
     def _on_lost(self, stream: ByteStream) -> None:
         """Drop a connection that never was open."""
         del self._opening[stream]
         stream.close()
 
-    def _on_open(self, client: int, name: str, stream: ByteStream) -> None:
+    def _on_open(self, client: int, name: str, stream: ByteStream, sock: socket.socket, missing: bytes | None) -> None:
         del self._opening[stream]
         now_ns = self._loop.now_ns()
         if self.core.on_connected(client, now_ns):
             self._clients[client] = stream
             self._names[client] = name
             self._heard[client] = b""
-            if self.address.session_id:
+            if missing is not None:
+                self.core.go_on(client, missing)
+            elif self._kept is not None:
+                self._kept.keep(name, sock)
+            if self.address.session_id and missing is None:
                 self._silent.add(client)
             self._write(client, now_ns)  # an offer to filter
         else:
@@ -321,6 +342,8 @@ class TcpSender:
             self._waiting.pop(client, None)
             self._silent.discard(client)
             stream.close()
+            if self._kept is not None:
+                self._kept.drop(self._names[client])
 
     def _perform(self, now_ns: int, *, is_sending: bool = False) -> None:
         """Carry out what the core asks for.
@@ -343,6 +366,8 @@ class TcpSender:
                         events_log.event(LogEvent.TCP_RECEIVER_CLOSED, extra)  # `Disconnected` follows
                     case Discarded(client=client, messages=messages):
                         name = self._names.get(client, "?")
+                        if self._kept is not None:
+                            self._kept.drop(name)
                         limited(LogEvent.TCP_DISCARDED, extra={"client": name, "messages": messages})
                     case Wakeup() if not is_sending and self._is_blocked:
                         self._is_blocked = False
@@ -375,6 +400,8 @@ class TcpSender:
             self._linger = self._loop.call_at(due_ns, lambda: self._close_when_empty(end_ns))
             return
         self._is_closed = True
+        if self._kept is not None:
+            self._kept.forget()
         self.on_unblocked = None  # it knows the session
         for client, stream in list(self._clients.items()):
             self._read_out(stream)

@@ -41,7 +41,7 @@ from dro.um.fragment.options import (
     wildcard_options,
     with_interface,
 )
-from dro.um.fragment.own_source import ContextSources, FragmentSource
+from dro.um.fragment.own_source import ContextSources, FormerPlace, FragmentSource
 from dro.um.fragment.request_port import OnUnicast, Sender
 from dro.um.fragment.resolution import USUAL, ContextSettings, TopicResolution, open_resolution
 from dro.um.fragment.source_sessions import SourceSessions
@@ -266,9 +266,12 @@ class FragmentContext:
         otid: bytes | None = None,
         tir_options: Iterable[lbmr.TirOption] = (),
         is_silent: bool = False,
+        former: FormerPlace | None = None,
     ) -> FragmentSource:
         """See `ContextSources.open`."""
-        return self.own.open(topic, self._objects.merged(options), otid, tuple(tir_options), is_silent=is_silent)
+        return self.own.open(
+            topic, self._objects.merged(options), otid, tuple(tir_options), is_silent=is_silent, former=former
+        )
 
     def send_unicast(self, ip: int, port: int, message: bytes, on_outcome: OnOutcome = ignore_outcome) -> None:
         """Send an LBMC message to a request port; `on_outcome` is called once with what has become of it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.loop import Loop
 from dro.proto.context.own import OwnSource, OwnSources
+from dro.transport.kept_senders import Runs
 from dro.transport.session import SenderTransport
 from dro.um.fragment.options import advertising_options
 from dro.um.fragment.resolution import TopicResolution
@@ -17,12 +19,21 @@ from dro.wire.lbmr import packet as lbmr
 from dro.wire.source_string import format_source
 
 
+class FormerPlace(NamedTuple):
+    """Where a source was: on which session, and as which topic of it."""
+
+    transport_index: int
+    topic_index: int
+
+
 class FragmentSource:
     """One source of ours."""
 
     def __init__(self, owner: ContextSources, own: OwnSource, transport: SenderTransport) -> None:
         self.topic, self.topic_index, self.otid = own.topic, own.topic_index, own.otid
         self.transport = transport
+        self.sent_before: Runs = []
+        """What the former incarnation of this process has sent on it."""
         self._owner = owner
         self._own = own
         self._is_closed = False
@@ -78,12 +89,14 @@ class ContextSources:
         tir_items: tuple[lbmr.TirOption, ...],
         *,
         is_silent: bool = False,
+        former: FormerPlace | None = None,
     ) -> FragmentSource:
-        """Open a source; see `OwnSources.open`.
+        """Open a source; see `OwnSources.open`. `former`: where it was in the former incarnation of this process.
 
         Raises: ResourceError naming the option, DecodeError when it cannot be advertised.
         """
-        transport = self._pools.acquire(options)
+        transport = self._pools.acquire(options, former.transport_index if former else 0)
+        goes_on = former is not None and transport.transport_index == former.transport_index
         try:
             own = self._own.open(
                 topic,
@@ -93,13 +106,17 @@ class ContextSources:
                 source_otid=source_otid,
                 tir_items=tir_items,
                 is_silent=is_silent,
+                topic_index=former.topic_index if former and goes_on else None,
             )
         except DecodeError:
             self._pools.release(transport, 0)
             raise
         self._pools.filters.add_topic(transport.transport_index, own.topic_index)
         self._resolution.pump()
-        return FragmentSource(self, own, transport)
+        source = FragmentSource(self, own, transport)
+        if goes_on:
+            source.sent_before = self._pools.sent_before(transport, own.topic_index)
+        return source
 
     @property
     def has_silent(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import ImmediateOptions, source_transport
 from dro.errors import ResourceError
+from dro.transport.kept_senders import Runs
 from dro.transport.kind import SenderEvents, SenderPool, SessionHost
 from dro.transport.registry import KINDS, immediate_kind
 from dro.transport.session import OnClient, SenderTransport, SessionCounts
@@ -31,17 +32,31 @@ class SourceSessions:
         """Sessions that have sources."""
         return list(self._users)
 
-    def acquire(self, options: UmOptions) -> SenderTransport:
-        """The session for a new source with these options. Raises: ResourceError naming the option to change."""
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
+        """The session for a new source with these options. Raises: ResourceError naming the option to change.
+
+        `former`: transport index of the session that it had in the former incarnation of this process.
+        """
         transport = source_transport(options)
         pool = self._pools.get(transport)
         if pool is None:
             usable = " or ".join(sorted(self._pools, reverse=True))
             raise ResourceError(f"transport {transport} is not supported yet", remedy=f"use {usable} as transport")
-        sender = pool.acquire(options)
+        sender = pool.acquire(options, former)
         _, users = self._users.get(sender, (pool, 0))
         self._users[sender] = (pool, users + 1)
         return sender
+
+    def sent_before(self, sender: SenderTransport, topic_index: int) -> Runs:
+        """Return what the former incarnation sent on that topic index of a session that goes on."""
+        pool, _ = self._users[sender]
+        before = pool.sent_before.get(sender.transport_index)
+        return [] if before is None else before.of(topic_index)
+
+    def forget_former(self) -> None:
+        """Forget what the former incarnation has left and no source has asked for."""
+        for pool in self._pools.values():
+            pool.forget_waiting()
 
     def open_immediate(self, o: ImmediateOptions) -> SenderTransport:
         """A session for multicast immediate messages, to be released like those of sources. Raises: ResourceError."""

@@ -48,9 +48,9 @@ def options_of_sessions(context: FragmentContext) -> list[UmOptions]:
     used: list[UmOptions] = []
     acquire = context.pools.acquire
 
-    def noted(options: UmOptions) -> SenderTransport:
+    def noted(options: UmOptions, former: int = 0) -> SenderTransport:
         used.append(options)
-        return acquire(options)
+        return acquire(options, former)
 
     context.pools.acquire = noted  # type: ignore[method-assign]
     return used

@@ -240,7 +240,7 @@ class _PlayedSenders(SenderPool[int]):
         super().__init__()
         self._sender = cast(SenderTransport, _PlayedSender(address))
 
-    def acquire(self, options: UmOptions) -> SenderTransport:
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
         return self._sender
 
 

@@ -69,7 +69,7 @@ class Scene:
     def pump(self) -> None:
         self.pumps += 1
 
-    def acquire(self, options: UmOptions) -> SenderTransport:
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
         assert options is ONCE
         return self.transport
 

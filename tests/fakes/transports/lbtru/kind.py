@@ -200,7 +200,7 @@ class Senders(SenderPool[None]):
         self._events = events
         self._sm_before_data = sm_before_data
 
-    def acquire(self, options: UmOptions) -> SenderTransport:
+    def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
         if None not in self._open:
             o = SourceOptions.of(options)
             config = o.fill(SourceConfig, charge_data=False, sm_before_data=self._sm_before_data)

@@ -1,0 +1,166 @@
+"""Sender sessions that outlive their process: what the former incarnation has left, and what this one leaves.
+
+A session leaves its sockets, and a log of what it has sent (`dro.kept.log`), which has the name of its transport index.
+State: those of the former incarnation that nobody has taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dro.errors import DecodeError
+from dro.kept.log import LogRecord, SharedLog
+from dro.kept.store import Kept
+from dro.sqn import MASK
+from dro.transport.runs import KIND_DATA, RunTable, read_messages
+
+Runs = list[tuple[int, int]]
+"""(first topic sqn, fragments)"""
+_ROW: Final = b"sent"
+
+
+@dataclass(slots=True, eq=False)
+class FormerSession:
+    """What a session has left. `sockets` by part; `after` and `mark` as in its log; `records`: the oldest first."""
+
+    sockets: dict[bytes, socket.socket]
+    log: SharedLog
+    records: list[LogRecord]
+
+    def close(self) -> None:
+        """Close the sockets, which nobody goes on with."""
+        for sock in self.sockets.values():
+            sock.close()
+
+
+class SentBefore:
+    """What the former incarnation has sent on one session, by topic index."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, Runs] = {}
+
+    def note(self, view: memoryview, pos: int, end: int) -> None:
+        """Note the messages from `pos` to `end`. Raises: DecodeError."""
+        table = RunTable()
+        read_messages(view, pos, end, 0, table)
+        for run in table:
+            if run.kind == KIND_DATA:
+                runs = self._runs.setdefault(run.topic_index, [])
+                if runs and runs[-1][0] + runs[-1][1] & MASK == run.first_sqn:
+                    runs[-1] = runs[-1][0], runs[-1][1] + run.fragments
+                else:
+                    runs.append((run.first_sqn, run.fragments))
+
+    def of(self, topic_index: int) -> Runs:
+        """Return what was sent on that topic index, in order."""
+        return self._runs.get(topic_index, [])
+
+
+class KeptSenders:
+    """The sessions of one kind. Each has a transport index, and a key of numbers by which a new source finds it."""
+
+    def __init__(self, kept: Kept, kind: bytes) -> None:
+        self._kept = kept
+        self._kind = kind
+        self._waiting: dict[int, tuple[int, ...]] = {}
+        self._parts: dict[int, list[bytes]] = {}  # of sessions that wait, and of those that were kept
+        for name in kept.sockets.names():
+            found, *numbers, part = name.split(b" ")
+            if found == kind:
+                index, *key = map(int, numbers)
+                self._waiting[index] = tuple(key)
+                self._parts.setdefault(index, []).append(part)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether sessions outlive this process."""
+        return self._kept.rows is not None
+
+    def key_of(self, transport_index: int) -> tuple[int, ...] | None:
+        """Return the key of a session that waits."""
+        return self._waiting.get(transport_index)
+
+    def waiting_at(self, key: tuple[int, ...]) -> int | None:
+        """Return the transport index of the session that waits under that key."""
+        return next((index for index, found in self._waiting.items() if found == key), None)
+
+    def take(self, transport_index: int, parts: Iterable[bytes], capacity: int) -> FormerSession | None:
+        """Take a session that waits; None, and it is forgotten, when something of it is missing or cannot be read."""
+        key = self._waiting.pop(transport_index)
+        prefix = self._prefix(transport_index, key)
+        held = self._parts[transport_index]
+        found = {part: sock for part in held if (sock := self._kept.sockets.take(prefix + part)) is not None}
+        log = self._open_log(transport_index, capacity)
+        with contextlib.suppress(DecodeError):
+            if log is not None and all(part in found for part in parts):
+                return FormerSession(found, log, [record for _, record in log.records()])
+        for sock in found.values():
+            sock.close()
+        self.forget(transport_index, key, log)
+        return None
+
+    def log(self, transport_index: int, capacity: int, after: int, mark: int) -> SharedLog | None:
+        """Make the log of a new session; None when it does not outlive this process."""
+        log = self._open_log(transport_index, capacity)
+        if log is not None:
+            log.begin(after, mark)
+        return log
+
+    def _open_log(self, transport_index: int, capacity: int) -> SharedLog | None:
+        rows, folder = self._kept.rows, self._kept.folder
+        row = rows.row(_ROW, b"%d" % transport_index) if rows is not None else None
+        if row is None or folder is None:
+            return None
+        return SharedLog.open(folder / f"sent.{transport_index}", capacity, row)
+
+    def keep(self, transport_index: int, key: tuple[int, ...], part: bytes, sock: socket.socket) -> None:
+        """Keep a socket of a session."""
+        self._parts.setdefault(transport_index, []).append(part)
+        self._kept.sockets.keep(self._prefix(transport_index, key) + part, sock)
+
+    def drop(self, transport_index: int, key: tuple[int, ...], part: bytes) -> None:
+        """Keep one socket of a session no longer."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._parts[transport_index].remove(part)
+        self._kept.sockets.drop(self._prefix(transport_index, key) + part)
+
+    def forget(self, transport_index: int, key: tuple[int, ...], log: SharedLog | None) -> None:
+        """Keep nothing of a session any more: it ends with its process."""
+        for part in self._parts.pop(transport_index, ()):
+            self._kept.sockets.drop(self._prefix(transport_index, key) + part)
+        if self._kept.rows is not None:
+            self._kept.rows.free(_ROW, b"%d" % transport_index)
+        if log is not None:
+            log.close()
+
+    def forget_waiting(self) -> None:
+        """Forget the sessions that nobody has taken: no source needs them any more."""
+        for index, key in list(self._waiting.items()):
+            former = self.take(index, (), 0)
+            if former is not None:
+                former.close()
+                self.forget(index, key, former.log)
+
+    def _prefix(self, transport_index: int, key: tuple[int, ...]) -> bytes:
+        return b" ".join([self._kind, *(b"%d" % number for number in (transport_index, *key)), b""])
+
+
+def sent_before(records: Iterable[LogRecord], header: int) -> SentBefore:
+    """Read what was sent out of the pieces of a log, each with `header` bytes in front of its messages.
+
+    Raises: DecodeError.
+    """
+    found = SentBefore()
+    for record in records:
+        at = 0
+        for size in record.sizes:
+            found.note(record.data, at + header, at + size)
+            at += size
+    return found
+
+
+NOTHING_SENT: Final[Mapping[int, SentBefore]] = {}
