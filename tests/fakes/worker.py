@@ -19,6 +19,7 @@ from dro.bus.kept_bytes import KeptBytes
 from dro.bus.messages import PeerUp, Role, WorkerReport
 from dro.bus.ring import RingReader, RingWriter
 from dro.log.events import LogEvent
+from dro.kept.store import NOTHING_KEPT
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 
@@ -71,6 +72,7 @@ class FakeWorker:
         self.limited = LimitedLogger(self.log, loop.now_ns).event
         self.channels = FakeChannels()
         self.kept = KeptBytes()
+        self.kept_state = NOTHING_KEPT
         self.counters = CounterPage.create(folder / f"{name}.page")
         self.peers: dict[int, PeerUp] = {}
         self.is_stopping = False

@@ -154,11 +154,10 @@ class LbtrmSenders(SenderPool[GroupKey]):
         if key is None:
             return None
         group, port = key
-        if (sender := self._go_on(transport_index, (group, port), o)) is None:
-            return None
-        self._open[group, port] = sender
-        self._full = None
-        return sender
+        former = self._go_on(transport_index, (group, port), o)
+        if former is not None:
+            self._open[group, port], self._full = former, None
+        return former
 
     def forget_waiting(self) -> None:
         super().forget_waiting()
@@ -167,7 +166,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
     def _open_session(self, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport:
         waiting = self._kept.waiting_at(key)
         former = None if waiting is None else self._go_on(waiting, key, o)
-        sender = self._open[key] = former if former is not None else self.open_alone(key, o, is_kept=True)
+        self._open[key] = sender = self.open_alone(key, o, is_kept=True) if former is None else former
         self._full = None
         return sender
 
@@ -184,7 +183,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
         )
         return self.open_alone((sockets.ip_number(o.outgoing_address), o.outgoing_port), made)
 
-    def open_alone(self, key: GroupKey, o: LbtrmSourceOptions, *, is_kept: bool = False) -> SenderTransport:
+    def open_alone(self, key: GroupKey, o: LbtrmSourceOptions, *, is_kept: bool = False) -> LbtrmSender:
         """A session that no other source gets. `is_kept`: it outlives this process. Raises: ResourceError."""
         group, port = key
         host = self._host
@@ -211,7 +210,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
             self._kept.keep(transport_index, key, _NAKS, nak_socket)
         return self._sender(transport_index, key, session_id, (data_socket, nak_socket), o, log)
 
-    def _go_on(self, transport_index: int, key: GroupKey, o: LbtrmSourceOptions) -> SenderTransport | None:
+    def _go_on(self, transport_index: int, key: GroupKey, o: LbtrmSourceOptions) -> LbtrmSender | None:
         """Go on with a session of the former incarnation, behind what that one had logged; None when it cannot be."""
         former = self._kept.take(transport_index, (_DATA, _NAKS), _log_bytes(o))
         if former is None:
