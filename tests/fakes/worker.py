@@ -18,8 +18,8 @@ from dro.bus.counters import CounterPage
 from dro.bus.kept_bytes import KeptBytes
 from dro.bus.messages import PeerUp, Role, WorkerReport
 from dro.bus.ring import RingReader, RingWriter
-from dro.log.events import LogEvent
 from dro.kept.store import NOTHING_KEPT
+from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 
