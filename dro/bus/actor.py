@@ -30,6 +30,7 @@ from dro.bus.control import ControlSocket
 from dro.bus.counters import CounterPage
 from dro.bus.cycle_collector import CycleCollector
 from dro.bus.kept_bytes import KeptBytes
+from dro.bus.kept_sockets import NO_SOCKETS, KeptSockets, SocketsAtFork
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
@@ -61,7 +62,8 @@ from dro.bus.ring import RingReader, RingWriter
 from dro.bus.worker_gauges import WorkerGauges
 from dro.bus.worker_guards import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.clock import ms
-from dro.errors import DroError, LocalProtocolError, ResourceError
+from dro.errors import DecodeError, DroError, LocalProtocolError, ResourceError
+from dro.kept.rows import KeptRows
 from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log import setup as logs
 from dro.log.events import LogEvent
@@ -98,6 +100,9 @@ class WorkerIdentity:
     parent_pid: int
     dro_node_id: int  # of the DRO that all workers belong to; drawn once, at its start
     kept: KeptBytes
+    kept_dir: Path
+    goes_on: bool = False
+    sockets: SocketsAtFork | None = None
 
 
 class WorkerContext:
@@ -117,8 +122,14 @@ class WorkerContext:
         """Siblings that are up, by worker index."""
         self.kept = identity.kept
         """What its former incarnation has left for it, and it leaves for the next."""
+        self.goes_on = identity.goes_on
+        """Whether the former incarnation was killed, so that what it has kept is there; else nothing is."""
+        self.kept_sockets = NO_SOCKETS
         self.kept_state: Kept = NOTHING_KEPT
-        """Rows, logs and sockets that the former incarnation has left, and this one leaves."""
+        """Sockets, rows and logs that the former incarnation has left, and this one leaves."""
+        if identity.sockets is not None:
+            self.kept_sockets = KeptSockets(loop, identity.sockets, self._on_socket_refused)
+            self.kept_state = self._open_kept_state(identity.kept_dir)
         self.counters = CounterPage.open(identity.counters_path)
         self.channels = Channels(loop, identity.run_dir, identity.index, identity.incarnation)
         self.channels.on_stuck = self._on_stuck
@@ -153,6 +164,24 @@ class WorkerContext:
         self._control = ControlSocket[WorkerReport, ParentMessage](
             loop, control, WORKER_REPORTS, PARENT_MESSAGES, self._on_message, self._on_orphaned
         )
+
+    def _open_kept_state(self, folder: Path) -> Kept:
+        """Open what the former incarnation has left; nothing of it when a part of it cannot be believed."""
+        try:
+            try:
+                rows = KeptRows.open(folder / "rows")
+            except DecodeError as e:
+                extra = {"worker": self.name, "reason": str(e), "sockets": len(self.kept_sockets.names())}
+                self.log.info(LogEvent.WORKER_STARTS_CLEAN, extra=extra)
+                self.goes_on = False
+                self.kept_sockets.drop_rest()
+                for path in folder.iterdir():
+                    path.unlink()
+                rows = KeptRows.open(folder / "rows")
+        except (ResourceError, OSError) as e:
+            self.log.warning(LogEvent.STATE_NOT_KEPT, extra={"worker": self.name, "reason": str(e)})
+            return NOTHING_KEPT
+        return Kept(self.kept_sockets, rows, folder)
 
     # what the main function says
 
@@ -292,6 +321,10 @@ class WorkerContext:
         else:
             self.stop(ORPHAN_GRACE_MS)
 
+    def _on_socket_refused(self, why: str, remedy: str) -> None:
+        extra = {"worker": self.name, "reason": why, "remedy": remedy}
+        self.limited(LogEvent.SOCKET_NOT_KEPT, extra=extra)
+
     def report(self, message: WorkerReport) -> None:
         self._control.send(message)
 
@@ -299,6 +332,7 @@ class WorkerContext:
         self._collector.stop()
         self.counters.publish()
         self.channels.close()
+        self.kept_sockets.close()
         self._control.close()
 
 

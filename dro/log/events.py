@@ -168,6 +168,11 @@ class LogEvent(StrEnum):
     WORKER_READY = "worker ready", _INFO, "worker incarnation"
     WORKER_ENDED = "worker ended", None, "worker *"
     WORKER_RESTARTED = "worker is restarted", _INFO, "worker in_ms *"
+    WORKER_STARTS_CLEAN = "what a worker had kept for its next life is not used", _INFO, "worker reason sockets"
+    SOCKET_NOT_KEPT = (
+        "a socket of a worker is not kept for its next life, it ends with this one", _WARNING, "worker reason remedy"
+    )
+    STATE_NOT_KEPT = "a worker keeps nothing for its next life", _WARNING, "worker reason"
     WORKER_SILENT = "worker does not answer", _WARNING, "worker"
     WORKER_ANSWERS = "worker answers again", _INFO, "worker"
     WORKER_KILLED = "worker is killed", _ERROR, "worker"

@@ -96,6 +96,9 @@ class RunDirs:
     def ring(self, worker: int, incarnation: int) -> Path:
         return self.shm / f"ring.{worker}.{incarnation}"
 
+    def kept(self, worker: int) -> Path:
+        return self.shm / f"kept.{worker}"
+
     @property
     def locks(self) -> tuple[Path, Path]:
         return self.run / LOCK_NAME, self.shm / LOCK_NAME

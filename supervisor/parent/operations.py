@@ -91,6 +91,7 @@ class ProcessControl(Protocol):
     def send(self, worker: Worker, message: ParentMessage) -> None: ...
     def kill(self, worker: Worker) -> None: ...
     def take_out(self, worker: Worker) -> None: ...
+    def let_go(self, worker: Worker) -> None: ...
 
 
 class Operations:
@@ -257,6 +258,7 @@ class Operations:
         worker = operation.worker
         worker.cancel_restart()
         worker.backoff.reset()
+        self._processes.let_go(worker)
         limit_s = START_LIMIT_NS // s(1)
         self._limit(operation, START_LIMIT_NS, lambda: self._too_late(operation, f"it is not ready after {limit_s} s"))
         self._start(worker)
@@ -309,6 +311,7 @@ class Operations:
             self._take_out(worker)
         else:
             worker.move(_RESTS[operation.kind])
+            self._processes.let_go(worker)
         self._finish(operation)
 
     def _take_out(self, worker: Worker) -> None:

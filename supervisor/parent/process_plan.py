@@ -35,8 +35,8 @@ def plan_of(config: DroConfig, history: HistoryOptions | None = None) -> list[Wo
 
     def portal(part: EndpointConfig | PeerConfig) -> WorkerSpec:
         if isinstance(part, PeerConfig):
-            return WorkerSpec(part.name, Role.PEER, lambda ctx: run_peer(ctx, part, config))
-        return WorkerSpec(part.name, Role.ENDPOINT, lambda ctx: run_endpoint(ctx, part, config))
+            return WorkerSpec(part.name, Role.PEER, lambda ctx: run_peer(ctx, part, config), part)
+        return WorkerSpec(part.name, Role.ENDPOINT, lambda ctx: run_endpoint(ctx, part, config), part)
 
     first = WorkerSpec(ROUTE_MANAGER_NAME, Role.ROUTE_MANAGER, lambda ctx: run_route_manager(ctx, config))
     found = [first, *map(portal, portals)]

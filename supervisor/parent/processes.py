@@ -16,7 +16,7 @@ from typing import Final
 from dro.bus.actor import EXIT_BUG, WorkerIdentity, run_worker
 from dro.bus.control import ControlSocket, control_pair
 from dro.bus.counters import CounterPage
-from dro.bus.kept_bytes import KeptBytes
+from dro.bus.kept_sockets import SocketsAtFork
 from dro.bus.messages import (
     PARENT_MESSAGES,
     WORKER_REPORTS,
@@ -30,8 +30,10 @@ from dro.bus.messages import (
 from dro.clock import s
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from supervisor.host.run_dirs import RunDirs
+from supervisor.parent.estate import Estate
 from supervisor.parent.forked_task import fork
 from supervisor.parent.workers import Event, Worker, Workers, WorkerState
 
@@ -57,18 +59,27 @@ class WorkerProcesses:
         self._node_id = node_id
         self._on_report, self._on_end, self._close_inherited = on_report, on_end, close_inherited
         self._incarnations = 0
-        self._kept: dict[int, KeptBytes] = {}
+        self._limited = LimitedLogger(log, loop.now_ns).event
+        self._estates: dict[int, Estate] = {}
         self.run_dirs: RunDirs
 
     # the beginning
 
     def prepare(self, worker: Worker) -> None:
-        """Make its counter page, unless another one had its index before. Raises: ResourceError."""
+        """Make its counter page, unless another one had its index before, and its estate. Raises: ResourceError."""
         page = self.run_dirs.counters(worker.index)
         if not page.exists():
             CounterPage.create(page).close()
-        if worker.index not in self._kept:
-            self._kept[worker.index] = KeptBytes()
+        if worker.index in self._estates:
+            self._estates[worker.index].prepare()
+            return
+
+        def refused(why: str, remedy: str) -> None:
+            extra = {"worker": worker.name, "reason": why, "remedy": remedy}
+            self._limited(LogEvent.SOCKET_NOT_KEPT, extra=extra, key=(worker.index, why))
+
+        directory = self.run_dirs.kept(worker.index)
+        self._estates[worker.index] = Estate(worker, directory, self._loop, self._log, refused)
 
     def start(self, worker: Worker) -> None:
         """Fork the next life of a waiting worker. Raises: OSError; the worker is waiting then, as before."""
@@ -82,6 +93,7 @@ class WorkerProcesses:
         worker.started_ns = self._loop.now_ns()
         worker.backoff.on_start(worker.started_ns)
         mine, worker.pid, worker.pidfd = self._fork(worker)
+        self._estates[worker.index].on_start()
         worker.move(Event.FORKED)
         worker.starts += 1
         self._loop.add_reader(worker.pidfd, lambda: self._on_exit(worker))
@@ -99,7 +111,18 @@ class WorkerProcesses:
 
     def _fork(self, worker: Worker) -> tuple[socket.socket, int, int]:
         """Fork a child; its control socket, process id and descriptor. Raises: OSError, leaving nothing behind."""
-        identity = self._identity(worker)
+        estate = self._estates[worker.index]
+        goes_on, sockets = estate.open()
+        try:
+            return self._fork_with(worker, self._identity(worker, goes_on, sockets))
+        except OSError:
+            estate.sockets.detach()
+            raise
+        finally:
+            if sockets is not None:
+                sockets.end.close()
+
+    def _fork_with(self, worker: Worker, identity: WorkerIdentity) -> tuple[socket.socket, int, int]:
         mine, theirs = control_pair()
 
         def child() -> None:
@@ -115,7 +138,8 @@ class WorkerProcesses:
         finally:
             theirs.close()
 
-    def _identity(self, worker: Worker) -> WorkerIdentity:
+    def _identity(self, worker: Worker, goes_on: bool, sockets: SocketsAtFork | None) -> WorkerIdentity:
+        estate = self._estates[worker.index]
         return WorkerIdentity(
             name=worker.name,
             index=worker.index,
@@ -126,14 +150,16 @@ class WorkerProcesses:
             counters_path=self.run_dirs.counters(worker.index),
             parent_pid=os.getpid(),
             dro_node_id=self._node_id,
-            kept=self._kept[worker.index],
+            kept=estate.memory,
+            kept_dir=estate.directory,
+            goes_on=goes_on,
+            sockets=sockets,
         )
 
     def close_inherited(self, own: int = -1) -> None:
         """Close in the child all that is the parent's, above all the siblings' control sockets."""
-        for index, kept in self._kept.items():
-            if index != own:
-                kept.close()
+        for index, estate in self._estates.items():
+            estate.close_inherited(is_own=index == own)
         for worker in self._workers:
             if worker.control is not None:
                 worker.control.close_inherited()
@@ -157,6 +183,7 @@ class WorkerProcesses:
     def announce(self, worker: Worker, ready: Ready) -> None:
         """Announce a worker: it and its siblings may talk from now on."""
         worker.ready = ready
+        self._estates[worker.index].succession.on_ready()
         worker.is_announced = worker.spec.is_on_bus
         for sibling in self._workers.working_siblings(worker):
             self.send(worker, _peer_up(sibling))
@@ -166,8 +193,13 @@ class WorkerProcesses:
         """Tell the siblings of a worker that has ended and comes back no more."""
         for sibling in self._workers.informed_siblings(worker):
             self.send(sibling, PeerRemoved(worker.index, worker.incarnation))
+        self._estates.pop(worker.index).close()
 
     # the end
+
+    def let_go(self, worker: Worker) -> None:
+        """Let go of what the last life of a worker without a process has kept: by an order there is no next one."""
+        self._estates[worker.index].on_order()
 
     def kill(self, worker: Worker) -> None:
         signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
@@ -191,6 +223,7 @@ class WorkerProcesses:
         os.close(worker.pidfd)
         worker.pidfd = -1
         worker.last_death = cause_of(status, is_ordered=worker.state is WorkerState.STOPPING)
+        self._estates[worker.index].on_end(status)
         self.run_dirs.remove_incarnation(worker.index, worker.incarnation)
         if worker.is_announced:
             for sibling in self._workers.informed_siblings(worker):

@@ -30,6 +30,8 @@ class WorkerSpec:
     name: str
     role: Role
     main: WorkerMain
+    part: object = None
+    """Its part of the configuration; lives with equal ones can go on one from the other."""
 
     @property
     def is_portal(self) -> bool:
@@ -138,7 +140,7 @@ class Worker:
 
     def forget(self) -> None:
         """Drop, after its removal, the configuration that its main function holds."""
-        self.spec = replace(self.spec, main=_never)
+        self.spec = replace(self.spec, main=_never, part=None)
 
     def cancel_restart(self) -> None:
         if self.restart is not None:

@@ -71,6 +71,7 @@ def identity(run_dir: Path) -> WorkerIdentity:
         parent_pid=os.getpid(),
         dro_node_id=7,
         kept=KeptBytes(),
+        kept_dir=run_dir,
     )
 
 

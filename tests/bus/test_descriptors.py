@@ -94,9 +94,13 @@ def test_a_reader_that_returns_goes_on_where_it_had_stopped(pair: Pair) -> None:
     for n in range(4):
         pair.writer.put(ME, slot(n))
     assert [first.take(), first.take()] == [slot(0), slot(1)]
+    first.finish()
+    assert first.take() == slot(2)
     second = pair.reader(ME)
     pair.writer.put(ME, slot(4))
     assert [second.take() for _ in range(4)] == [slot(2), slot(3), slot(4), None]
+    assert pair.reader(ME, goes_on_at=4).take() == slot(4)
+    assert pair.reader(ME, goes_on_at=9).take() is None
     assert second.taken == 5
 
 

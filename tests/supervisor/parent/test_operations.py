@@ -34,6 +34,7 @@ class OperationsBench:
         self.outcomes: list[OperationOutcome] = []
         self.cannot_fork = False
         self.cannot_prepare = False
+        self.let_go_of: list[str] = []
         self.operations = Operations(
             self.workers, self, self.loop, logging.getLogger("test"), start=self.start, spec_of=self.spec
         )
@@ -62,6 +63,9 @@ class OperationsBench:
 
     def take_out(self, worker: Worker) -> None:
         self.said.append(("take out", worker.name))
+
+    def let_go(self, worker: Worker) -> None:
+        self.let_go_of.append(worker.name)
 
     def prepare(self, worker: Worker) -> None:
         if self.cannot_prepare:

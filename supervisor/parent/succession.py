@@ -1,0 +1,53 @@
+"""Whether the next life of a worker goes on from the one before, or starts clean.
+
+A portal goes on after a death that nobody ordered, when it had been ready, has the same part of the configuration as
+before, and its last life was not a short one that went on itself: what ended that one may be in what it went on from.
+"""
+
+from __future__ import annotations
+
+from supervisor.parent.backoff import LONG_LIFE_NS
+
+
+class Succession:
+    """The lives of one worker, as far as the next one depends on them."""
+
+    def __init__(self, *, is_portal: bool) -> None:
+        self._is_portal = is_portal
+        self._obstacle = "it has not run yet"
+        self._has_lost_files = False
+        self._part: object = None
+        self._started_ns = 0
+        self._went_on = False
+
+    def obstacle(self, part: object) -> str:
+        """Return why a life with this part of the configuration starts clean; empty when it goes on."""
+        if self._obstacle:
+            return self._obstacle
+        if self._has_lost_files:
+            return "its files were removed"
+        return "" if part == self._part else "its configuration has changed"
+
+    def on_start(self, now_ns: int, part: object) -> None:
+        """Note that a process was forked, with that part of the configuration."""
+        self._went_on = not self.obstacle(part)
+        self._started_ns, self._part = now_ns, part
+        self._obstacle = "its start failed"
+        self._has_lost_files = False
+
+    def on_ready(self) -> None:
+        self._obstacle = "" if self._is_portal else "it is no portal"
+
+    def on_files_lost(self) -> None:
+        self._has_lost_files = True
+
+    def on_order(self, order: str) -> None:
+        """Note that whatever runs has ended, or what is to start does so, by that order."""
+        self._obstacle = f"ordered: {order}"
+
+    def on_death(self, now_ns: int, *, in_good_order: bool) -> None:
+        """Note an end that nobody has ordered here. `in_good_order`: it had said goodbye to its network."""
+        if in_good_order:
+            self._obstacle = "it ended in good order"
+        elif self._went_on and now_ns - self._started_ns < LONG_LIFE_NS and not self._obstacle:
+            self._obstacle = "it went on and died soon after"
