@@ -73,14 +73,11 @@ class FakeWorker:
         self.limited = LimitedLogger(self.log, loop.now_ns).event
         self.channels = FakeChannels()
         self.kept = KeptBytes()
-<<<<<<< HEAD
         self.kept_state = NOTHING_KEPT
-=======
         self.kept_sockets = NO_SOCKETS
         self.goes_on = False
         self.kept_dir = folder / f"{name}.kept"
         self.kept_dir.mkdir(exist_ok=True)
->>>>>>> b245fec (bus: sockets and files of a portal outlive its process)
         self.counters = CounterPage.create(folder / f"{name}.page")
         self.peers: dict[int, PeerUp] = {}
         self.is_stopping = False
