@@ -49,8 +49,8 @@ class Queue(NamedTuple):
     slots: int
 
 
-SOURCE_DATA: Final = Queue(0, 8, 10, 0, 960)
-ADDRESSED: Final = Queue(1, 11, 12, 960 * _SLOT.size, 64)
+SOURCE_DATA: Final = Queue(0, 8, 10, 0, 4032)
+ADDRESSED: Final = Queue(1, 11, 12, 4032 * _SLOT.size, 64)
 
 
 class BatchDescriptor(NamedTuple):

@@ -37,12 +37,12 @@ from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DRORING\x00", "little")
-LAYOUT_VERSION: Final = 3
+LAYOUT_VERSION: Final = 4
 HEADER_BYTES: Final = 4096
 READERS: Final = 256
 CELLS_AT: Final = HEADER_BYTES  # of the queues: two cache lines for each reader
 CELLS_BYTES: Final = 128
-QUEUES_BYTES: Final = 32 << 10  # for the descriptors of a reader
+QUEUES_BYTES: Final = 128 << 10  # for the descriptors of a reader
 SLOTS_AT: Final = CELLS_AT + READERS * CELLS_BYTES
 DATA_AT: Final = SLOTS_AT + READERS * QUEUES_BYTES
 ALIGN: Final = 64

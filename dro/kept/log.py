@@ -5,16 +5,19 @@ row of the log (`dro.kept.rows`), which is written after its bytes. Positions ar
 of position `p` lies at `p % capacity`. A record does not wrap: it begins anew at the front, and has its own position at
 its head, so that a reader finds it there.
 
-The values of the row: position of the oldest record, end of the newest, what follows the newest (a sequence number, or
-a place in a stream), and what the owner wants to find again.
+A record says what it begins with, and what follows it: sequence numbers, or places in a stream. The values of the row:
+position of the oldest record, end and position of the newest (without records, what follows), and what the owner wants
+to find again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -22,7 +25,7 @@ from typing import Final, NamedTuple
 from dro.errors import DecodeError
 from dro.kept.rows import KeptRow
 
-_HEAD: Final = Struct("=QIIQIIII")  # position, bytes of the record, pieces that count, first, size, payload, pieces, 0
+_HEAD: Final = Struct("=QIIQQIIII")  # position, bytes, pieces that count, first, after, size, payload, pieces, way back
 _HEAD_BYTES = _HEAD.size
 _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
@@ -30,12 +33,24 @@ MIN_CAPACITY: Final = 256 << 10
 
 
 class LogRecord(NamedTuple):
-    """Pieces that were logged together: `sizes` in bytes each, `payloads` as the owner gave them, `data` is theirs."""
+    """`pieces` that were logged together: of `size` bytes with `payload` each, back to back in `data`.
+
+    With a size of 0 they differ: number i ends at `ends[i]` of the data, and up to it there are `paid[i]` of payload.
+    """
 
     first: int
-    sizes: Sequence[int]
-    payloads: Sequence[int]
+    pieces: int
+    size: int
+    payload: int
+    ends: memoryview
+    paid: memoryview
     data: memoryview
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return where that piece begins and ends."""
+        if self.size:
+            return number * self.size, (number + 1) * self.size
+        return self.ends[number - 1] if number else 0, self.ends[number]
 
 
 class SharedLog:
@@ -52,6 +67,7 @@ class SharedLog:
         self._begin = self._end = self._last = 0  # `last`: position of the newest record
         self._next = 0
         self._mark = 0
+        self._first = 0  # what the oldest record begins with
         self._after = 0  # what follows the newest
 
     @classmethod
@@ -71,10 +87,37 @@ class SharedLog:
             os.close(fd)
             return None
         made = cls(path, fd, area, capacity, row)
-        if row.former is not None:
-            made._begin, made._end, made._after, made._mark = row.former
-            made._extent = min(capacity, made._end)
+        if row.former is not None and not made._go_on(*row.former):
+            made.close()
+            return None
         return made
+
+    def _go_on(self, begin: int, end: int, last: int, mark: int) -> bool:
+        """Go on behind what the former incarnation has logged; False when that is not there."""
+        self._begin, self._end, self._mark, self._extent = begin, end, mark, min(self._capacity, end)
+        self._last = self._after = last
+        if begin < end:
+            try:
+                self._first = self._head_at(begin)[3]
+                self._after = self._head_at(last)[4]
+            except DecodeError:
+                return False
+        return True
+
+    def _head_at(self, at: int) -> tuple[int, ...]:
+        """Read the head of a record. Raises: DecodeError when there is none."""
+        offset = at % self._capacity
+        if self._begin <= at < self._end and offset + _HEAD_BYTES <= self._capacity:
+            head = _unpack_from(self._mv, offset)
+            own, nbytes, valid, _, _, size, _, count, _ = head
+            is_sound = own == at and valid <= count and at + nbytes <= self._end and offset + nbytes <= self._capacity
+            if is_sound and nbytes >= _HEAD_BYTES + (size * count or 8 * count):
+                return head
+        raise DecodeError(str(self.path), f"no record at {at}")
+
+    @property
+    def _row_values(self) -> tuple[int, int, int, int]:
+        return self._begin, self._end, self._last if self._begin < self._end else self._after, self._mark
 
     @property
     def mark(self) -> int:
@@ -90,19 +133,19 @@ class SharedLog:
         """Start with nothing in it."""
         self._begin = self._end
         self._after, self._mark = after, mark
-        self._row.write(self._begin, self._end, after, mark)
+        self._row.write(*self._row_values)
 
     def append(self, first: int, count: int, size: int, payload: int, data: memoryview, after: int) -> bool:
         """Log `count` pieces of the same size; False when there is no room."""
         return self._append(first, count, size, payload, b"", data, after)
 
     def append_mixed(
-        self, first: int, sizes: Sequence[int], payloads: Sequence[int], data: memoryview, after: int
+        self, first: int, ends: Sequence[int], payloads: Sequence[int], data: memoryview, after: int
     ) -> bool:
-        """Log pieces of any sizes that fill `data`; False when there is no room."""
-        table = array("I", sizes)
-        table.extend(payloads)
-        return self._append(first, len(sizes), 0, 0, table.tobytes(), data, after)
+        """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room."""
+        table = array("I", ends)
+        table.extend(accumulate(payloads))
+        return self._append(first, len(ends), 0, 0, table.tobytes(), data, after)
 
     def _append(
         self, first: int, count: int, size: int, payload: int, table: bytes, data: memoryview, after: int
@@ -119,16 +162,17 @@ class SharedLog:
         if end - self._begin > self._capacity:
             self._make_room(end)
         view = self._mv
-        _pack_into(view, offset, at, nbytes, count, first, size, payload, count, 0)
+        back = at - self._last if self._begin < self._end else 0
+        _pack_into(view, offset, at, nbytes, count, first, after, size, payload, count, back)
         offset += _HEAD_BYTES
         if table:
             view[offset : offset + len(table)] = table
             offset += len(table)
         view[offset : offset + len(data)] = data
         if self._begin == self._end:
-            self._begin = at
+            self._begin, self._first = at, first
         self._last, self._end, self._after = at, end, after
-        self._row.write(self._begin, end, after, self._mark)
+        self._row.write(self._begin, end, at, self._mark)
         return True
 
     def _make_room(self, end: int) -> None:
@@ -137,7 +181,9 @@ class SharedLog:
         while begin < self._end and end - begin > self._capacity:
             begin = self._following(begin)
         self._begin = min(begin, self._end)
-        self._row.write(self._begin, self._end, self._after, self._mark)
+        if begin < self._end:
+            self._first = _unpack_from(self._mv, begin % self._capacity)[3]
+        self._row.write(*self._row_values)
 
     def _following(self, at: int) -> int:
         """Return where the record behind that one begins, or would begin. Raises: DecodeError."""
@@ -154,15 +200,9 @@ class SharedLog:
     def cut(self, count: int, after: int) -> None:
         """Let only the first `count` pieces of the newest record count."""
         offset = self._last % self._capacity
-        at, nbytes, _, first, size, payload, pieces, _ = _unpack_from(self._mv, offset)
-        _pack_into(self._mv, offset, at, nbytes, count, first, size, payload, pieces, 0)
+        at, nbytes, _, first, _, size, payload, pieces, back = _unpack_from(self._mv, offset)
+        _pack_into(self._mv, offset, at, nbytes, count, first, after, size, payload, pieces, back)
         self._after = after
-        self._row.write(self._begin, self._end, after, self._mark)
-
-    def release_before(self, position: int) -> None:
-        """Forget the records before that position, which is one of `records` or the end."""
-        self._begin = position
-        self._row.write(position, self._end, self._after, self._mark)
 
     def _grow(self, nbytes: int) -> bool:
         extent = min(self._capacity, max(2 * self._extent, _FIRST_BYTES, nbytes))
@@ -174,38 +214,33 @@ class SharedLog:
         return True
 
     @property
-    def end(self) -> int:
-        """Position behind the newest record."""
-        return self._end
+    def first(self) -> int:
+        """What the oldest record begins with; without one, what follows."""
+        return self._first if self._begin < self._end else self._after
 
-    def records(self) -> Iterator[tuple[int, LogRecord]]:
-        """Read all records, the oldest first, with the position of each. Raises: DecodeError for what is none."""
-        at = self._begin
-        while at < self._end:
-            offset = at % self._capacity
-            if offset + _HEAD_BYTES > self._capacity:
-                raise DecodeError(str(self.path), f"no record at {at}")
-            own, nbytes, valid, first, size, payload, count, _ = _unpack_from(self._mv, offset)
+    def newest_first(self) -> Iterator[LogRecord]:
+        """Read the records, back to the oldest. Raises: DecodeError for what is none."""
+        at = self._last
+        while self._begin < self._end and at >= self._begin:
+            _, nbytes, valid, first, _, size, payload, count, back = self._head_at(at)
+            start = at % self._capacity + _HEAD_BYTES
             table = 0 if size else 8 * count
-            end = offset + nbytes
-            is_sound = own == at and valid <= count and end <= self._capacity and at + nbytes <= self._end
-            if not is_sound or nbytes < _HEAD_BYTES + table + size * count:
-                raise DecodeError(str(self.path), f"no record at {at}")
-            start = offset + _HEAD_BYTES
-            sizes: Sequence[int] = [size] * valid
-            payloads: Sequence[int] = [payload] * valid
-            if not size:
-                lists = array("I", bytes(self._mv[start : start + table]))
-                sizes, payloads = lists[:valid], lists[count : count + valid]
-            data = self._mv[start + table : end]
-            if sum(sizes) > len(data):
+            lists, data = (
+                self._mv[start : start + table].cast("I"),
+                self._mv[start + table : start + nbytes - _HEAD_BYTES],
+            )
+            record = LogRecord(first, valid, size, payload, lists[:valid], lists[count : count + valid], data)
+            if valid and record.place(valid - 1)[1] > len(data):
                 raise DecodeError(str(self.path), f"pieces beyond the record at {at}")
-            yield at, LogRecord(first, sizes, payloads, data)
-            at = self._following(at)
+            yield record
+            if not back:
+                break
+            at -= back
 
     def close(self) -> None:
-        """Remove the log: the session has ended."""
-        self._mv.release()
-        self._area.close()
+        """Remove the log: the session has ended. What was read of it stays."""
+        with contextlib.suppress(BufferError):
+            self._mv.release()
+            self._area.close()
         os.close(self._fd)
         self.path.unlink(missing_ok=True)

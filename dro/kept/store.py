@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -42,6 +42,14 @@ class _NoSockets:
         return []
 
 
+@dataclass(slots=True)
+class TurnNumber:
+    """Counts the turns in which something was sent; `former`: the last that the former incarnation has finished."""
+
+    now: int = 1
+    former: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """All that outlives a process: `rows` and `folder` (in shared memory, for logs) are None where nothing does."""
@@ -49,6 +57,7 @@ class Kept:
     sockets: SocketHolder
     rows: KeptRows | None = None
     folder: Path | None = None
+    turn: TurnNumber = field(default_factory=TurnNumber)
 
 
 NOTHING_KEPT: Final = Kept(_NoSockets())

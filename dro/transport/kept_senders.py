@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dro.errors import DecodeError
 from dro.kept.log import LogRecord, SharedLog
 from dro.kept.store import Kept
 from dro.sqn import MASK
-from dro.transport.runs import KIND_DATA, RunTable, read_messages
+from dro.transport.runs import KIND_DATA, MINIMAL_BYTES, ROWS, RunTable, read_messages
 
 Runs = list[tuple[int, int]]
 """(first topic sqn, fragments)"""
 _ROW: Final = b"sent"
+PIECES: Final = 4096
+"""Of a log, the newest so many are looked through for what was sent. Guess: a turn sends a few hundred."""
 
 
 @dataclass(slots=True, eq=False)
 class FormerSession:
-    """What a session has left. `sockets` by part; `after` and `mark` as in its log; `records`: the oldest first."""
+    """What a session has left; `sockets` by part."""
 
     sockets: dict[bytes, socket.socket]
     log: SharedLog
-    records: list[LogRecord]
 
     def close(self) -> None:
         """Close the sockets, which nobody goes on with."""
@@ -40,13 +40,31 @@ class FormerSession:
 class SentBefore:
     """What the former incarnation has sent on one session, by topic index."""
 
-    def __init__(self) -> None:
-        self._runs: dict[int, Runs] = {}
+    def __init__(self, log: SharedLog, header: int) -> None:
+        """Read it out of a log, whose pieces have `header` bytes in front of messages. Raises: DecodeError.
 
-    def note(self, view: memoryview, pos: int, end: int) -> None:
-        """Note the messages from `pos` to `end`. Raises: DecodeError."""
+        Only what was sent last: of that, siblings give something once more.
+        """
+        self._runs: dict[int, Runs] = {}
+        records: list[LogRecord] = []
+        pieces = 0
+        for record in log.newest_first():
+            records.append(record)
+            pieces += record.pieces
+            if pieces >= PIECES:
+                break
         table = RunTable()
-        read_messages(view, pos, end, 0, table)
+        for record in reversed(records):
+            for number in range(record.pieces):
+                begin, end = record.place(number)
+                if table.room * MINIMAL_BYTES < end - begin:
+                    self._note(table)
+                    table = RunTable(max(ROWS, (end - begin) // MINIMAL_BYTES + 1))
+                read_messages(record.data, begin + header, end, 0, table)
+            self._note(table)
+            table.clear()
+
+    def _note(self, table: RunTable) -> None:
         for run in table:
             if run.kind == KIND_DATA:
                 runs = self._runs.setdefault(run.topic_index, [])
@@ -95,9 +113,8 @@ class KeptSenders:
         held = self._parts[transport_index]
         found = {part: sock for part in held if (sock := self._kept.sockets.take(prefix + part)) is not None}
         log = self._open_log(transport_index, capacity)
-        with contextlib.suppress(DecodeError):
-            if log is not None and all(part in found for part in parts):
-                return FormerSession(found, log, [record for _, record in log.records()])
+        if log is not None and all(part in found for part in parts):
+            return FormerSession(found, log)
         for sock in found.values():
             sock.close()
         self.forget(transport_index, key, log)
@@ -147,20 +164,3 @@ class KeptSenders:
 
     def _prefix(self, transport_index: int, key: tuple[int, ...]) -> bytes:
         return b" ".join([self._kind, *(b"%d" % number for number in (transport_index, *key)), b""])
-
-
-def sent_before(records: Iterable[LogRecord], header: int) -> SentBefore:
-    """Read what was sent out of the pieces of a log, each with `header` bytes in front of its messages.
-
-    Raises: DecodeError.
-    """
-    found = SentBefore()
-    for record in records:
-        at = 0
-        for size in record.sizes:
-            found.note(record.data, at + header, at + size)
-            at += size
-    return found
-
-
-NOTHING_SENT: Final[Mapping[int, SentBefore]] = {}

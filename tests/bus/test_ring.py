@@ -95,7 +95,7 @@ def test_the_header_of_a_ring_has_one_layout(writer: RingWriter, tmp_path: Path)
     writer.commit(pos + 30)
     content = bytearray(writer.path.read_bytes())
     cells = memoryview(content).cast("Q")
-    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 3, 2: 7, 3: 8192, 8: 100, 16: 30}
+    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 4, 2: 7, 3: 8192, 8: 100, 16: 30}
     assert {at: cells[at] for at in range(512) if cells[at]} == expected
     for at in (0, 1, 3):
         cells[at] += 1

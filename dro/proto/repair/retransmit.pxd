@@ -1,12 +1,12 @@
 cimport cython
 
 cdef class TransmissionWindow:
-    cdef public long long next_index, trail_index, payload_bytes, memory_bytes
+    cdef public long long next_index, trail_index, payload_bytes, memory_bytes, _adopted_to
     cdef public object _size_bytes, _limit_bytes
     cdef public Py_ssize_t _head, _arena_used
     cdef public list _starts, _runs
     cdef public bytearray _arena
-    cdef public object _arena_run
+    cdef public object _arena_run, _find_adopted
 
     @cython.locals(length="long long", memory_bytes="long long", nbytes="long long")
     cpdef object append(self, long long count, long long payload_bytes, object chunk)

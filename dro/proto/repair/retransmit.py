@@ -12,9 +12,10 @@ Source: UM Concepts, "NAK suppression" and "transmission window"; UM Configurati
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
@@ -114,9 +115,11 @@ class TransmissionWindow:
     """
 
     __slots__ = (
+        "_adopted_to",
         "_arena",
         "_arena_run",
         "_arena_used",
+        "_find_adopted",
         "_head",
         "_limit_bytes",
         "_runs",
@@ -141,6 +144,8 @@ class TransmissionWindow:
         self.trail_index = first_index
         self.payload_bytes = 0
         self.memory_bytes = 0
+        self._adopted_to = first_index  # datagrams before it lie elsewhere
+        self._find_adopted: Callable[[int], tuple[Buffer, int, int] | None] = lambda _: None
 
     def __len__(self) -> int:
         return self.next_index - self.trail_index
@@ -181,6 +186,18 @@ class TransmissionWindow:
         self.memory_bytes += nbytes + count * OVERHEAD_BYTES
         self._trim()
 
+    def adopt(self, count: int, find: Callable[[int], tuple[Buffer, int, int] | None]) -> None:
+        """Let the window begin with `count` datagrams that lie elsewhere; `find` says where, by sqn.
+
+        They count for nothing, and are the first to leave.
+        """
+        self._adopted_to, self._find_adopted = self.next_index, find
+        self.trail_index = self.next_index - count
+
+    def leave_adopted(self, index: int) -> None:
+        """Let go of what was adopted and comes before that datagram."""
+        self.trail_index = max(self.trail_index, min(index, self._adopted_to))
+
     def _append_copy(self, count: int, payload_bytes: int, chunk: Chunk) -> None:
         buffer, offset, stride, length = chunk
         nbytes = count * length
@@ -213,6 +230,9 @@ class TransmissionWindow:
             over_memory = self.memory_bytes - self._limit_bytes if self._limit_bytes else 0
             if over <= 0 and over_memory <= 0:
                 break
+            if self.trail_index < self._adopted_to:
+                self.trail_index = self._adopted_to
+                continue
             run = self._runs[self._head]
             if run is None:
                 raise LocalProtocolError("transmission window: trail in a run that has left")
@@ -258,7 +278,15 @@ class TransmissionWindow:
         self.payload_bytes = self.memory_bytes = 0
 
     def find(self, index: int) -> tuple[Buffer, int, int]:
-        """(buffer, offset, length) of a datagram; the caller knows that it is in the window."""
+        """(buffer, offset, length) of a datagram; the caller knows that it is in the window.
+
+        Raises: LookupError for what was adopted and is not there; all that was adopted has left the window then.
+        """
+        if self.trail_index <= index < self._adopted_to:
+            if (found := self._find_adopted(index & MASK)) is not None:
+                return found
+            self.trail_index = self._adopted_to
+            raise LookupError(index)
         run = self._runs[bisect_right(self._starts, index, self._head) - 1]
         if run is None or not self.trail_index <= index < self.next_index:
             raise LocalProtocolError("transmission window: asked for a datagram that it does not hold")
@@ -399,7 +427,10 @@ class Retransmitter:
             return NCF_IGNORED
         if index in self._queued:
             return None
-        buffer, offset, length = window.find(index)
+        try:
+            buffer, offset, length = window.find(index)
+        except LookupError:
+            return NCF_DO_NOT_RETRY
         if not self._queue and self._limiter.take(length, now_ns, self):
             effects.append(self._send(index, buffer, offset, length, now_ns))
             return None
@@ -426,7 +457,8 @@ class Retransmitter:
                 if not self._limiter.take(length, now_ns, self):
                     self.wake_ns = self._limiter.hold(self, length, now_ns)
                     return effects
-                effects.append(self._send(index, *window.find(index), now_ns))
+                with contextlib.suppress(LookupError):
+                    effects.append(self._send(index, *window.find(index), now_ns))
             heapq.heappop(queue)
             del self._queued[index]
             self._queue_bytes -= length

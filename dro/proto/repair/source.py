@@ -12,7 +12,7 @@ capture (first sqn 0, no session message before the first data).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ from dro.proto.repair.retransmit import (
     TransmissionWindow,
 )
 from dro.proto.repair.session_messages import SendSm, SmSchedule
-from dro.sqn import MASK
+from dro.sqn import MASK, ahead
 from dro.state import Same, StateLayout
 
 Effect = Retransmit | SendNcf | SendSm
@@ -150,9 +150,20 @@ class SourceSession:
         stats.msgs_sent += count
         stats.bytes_sent += nbytes
 
+    def adopt(self, count: int, find: Callable[[int], tuple[Buffer, int, int] | None]) -> None:
+        """Take over the newest `count` datagrams that the process before has sent; `find` says where one lies."""
+        self._window.adopt(count, find)
+
+    def leave_adopted(self, first_sqn: int) -> None:
+        """Let go of datagrams that were taken over, up to this one: their memory is about to be used again."""
+        window = self._window
+        window.leave_adopted(window.next_index + ahead(first_sqn, self.next_sqn))
+        self.trail = window.trail_index & MASK
+
     def go_on(self, now_ns: int) -> None:
-        """Go on with a session of another process, whose datagrams were noted as sent: these are none of ours."""
-        self.stats.msgs_sent = self.stats.bytes_sent = 0
+        """Go on behind the datagrams that were taken over."""
+        self.next_sqn, self.trail = self._window.next_index & MASK, self._window.trail_index & MASK
+        self._last_data_ns = now_ns
         self.next_sm_sqn = now_ns // NS_PER_S & MASK
         self._sm.restart(now_ns)
 

@@ -12,7 +12,6 @@ import logging
 import socket
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Final
 
 from dro.config.um.options import UmOptions
@@ -24,9 +23,11 @@ from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.source import SourceConfig, SourceSession
+from dro.sqn import MASK
 from dro.transport import sockets
-from dro.transport.kept_senders import KeptSenders, sent_before
+from dro.transport.kept_senders import KeptSenders, SentBefore
 from dro.transport.kind import ImmediateSessions, SenderEvents, SenderPool, SessionHost, TransportKind
+from dro.transport.lbtrm.former import FormerDatagrams
 from dro.transport.lbtrm.immediate import ImmediateReceiver
 from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
@@ -215,9 +216,9 @@ class LbtrmSenders(SenderPool[GroupKey]):
         former = self._kept.take(transport_index, (_DATA, _NAKS), _log_bytes(o))
         if former is None:
             return None
-        records, log = former.records, former.log
+        log = former.log
         try:
-            self.sent_before[transport_index] = sent_before(records, DATA_HEADER)
+            self.sent_before[transport_index] = SentBefore(log, DATA_HEADER)
         except DecodeError:
             former.close()
             self._kept.forget(transport_index, key, log)
@@ -225,14 +226,9 @@ class LbtrmSenders(SenderPool[GroupKey]):
         data_socket, nak_socket = former.sockets[_DATA], former.sockets[_NAKS]
         interface = nak_socket.getsockname()[0]
         sockets.adopt(data_socket, interface, sends_to_groups=interface != sockets.ANY)
-        first = records[0].first if records else log.after
-        sender = self._sender(transport_index, key, log.mark, (data_socket, nak_socket), o, log, first)
-        now_ns = self._host.loop.now_ns()
-        for record in records:
-            if record.sizes:
-                ends = [*accumulate(record.sizes)]
-                sender.core.on_sent_mixed(ends, [*record.payloads], bytes(record.data[: ends[-1]]), now_ns)
-        sender.go_on(now_ns)
+        sender = self._sender(transport_index, key, log.mark, (data_socket, nak_socket), o, log, log.after)
+        sender.core.adopt(log.after - log.first & MASK, FormerDatagrams(log).find)
+        sender.go_on(self._host.loop.now_ns())
         return sender
 
     def _sender(

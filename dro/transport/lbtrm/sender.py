@@ -210,7 +210,7 @@ class LbtrmSender:
         ends = [*accumulate(sizes)]
         self._write_headers(buffer, [0, *ends[:-1]])
         if self._log is not None:
-            self._note_mixed(memoryview(buffer)[: ends[-1]], sizes, payloads)
+            self._note_mixed(memoryview(buffer)[: ends[-1]], ends, payloads)
         sent = self._trains.send_sizes(buffer, sizes, ends)
         if sent < count:
             self._unnote(sent)
@@ -252,13 +252,19 @@ class LbtrmSender:
     def _note_run(self, data: memoryview, count: int, size: int, payload: int) -> None:
         """Log equal datagrams that are about to be sent."""
         log, first = self._log, self.core.next_sqn
-        if log is not None and not log.append(first, count, size, payload, data, first + count & MASK):
-            self._stop_log()
+        if log is not None:
+            self._noted(log.append(first, count, size, payload, data, first + count & MASK), log)
 
-    def _note_mixed(self, data: memoryview, sizes: list[int], payloads: list[int]) -> None:
+    def _note_mixed(self, data: memoryview, ends: list[int], payloads: list[int]) -> None:
         """Log datagrams of any sizes that are about to be sent."""
         log, first = self._log, self.core.next_sqn
-        if log is not None and not log.append_mixed(first, sizes, payloads, data, first + len(sizes) & MASK):
+        if log is not None:
+            self._noted(log.append_mixed(first, ends, payloads, data, first + len(ends) & MASK), log)
+
+    def _noted(self, is_logged: bool, log: SharedLog) -> None:
+        if self._goes_on:
+            self.core.leave_adopted(log.first)
+        if not is_logged:
             self._stop_log()
 
     def _unnote(self, sent: int) -> None:

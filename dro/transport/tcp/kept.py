@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
+from dro.errors import DecodeError
 from dro.kept.log import SharedLog
 from dro.kept.store import Kept
 from dro.transport import sockets
@@ -111,17 +112,17 @@ class KeptStream:
             at = joined + written_bytes(sock) - base
         except OSError:
             return None
-        if at > former.log.after:
-            return None
+        end = former.log.after
         pieces = []
-        for record in former.records:
-            end = record.first + record.sizes[0]
-            if end > at:
-                if record.first > at:
-                    return None  # the log has it no more
-                pieces.append(record.data[at - record.first : record.sizes[0]])
-                at = end
-        return b"".join(pieces) if at == former.log.after else None
+        try:
+            for record in former.log.newest_first():
+                if end <= at:
+                    break
+                pieces.append(record.data[max(0, at - record.first) : record.size])
+                end = record.first
+        except DecodeError:
+            return None
+        return b"".join(reversed(pieces)) if end <= at <= former.log.after else None
 
     def _name(self, name: str) -> bytes:
         return b"%d %s" % (self._index, name.encode())

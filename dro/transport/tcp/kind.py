@@ -18,7 +18,7 @@ from dro.errors import DecodeError, ResourceError
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.transport import sockets
-from dro.transport.kept_senders import KeptSenders, sent_before
+from dro.transport.kept_senders import KeptSenders, SentBefore
 from dro.transport.kind import SenderEvents, SenderPool, SessionHost, TransportKind
 from dro.transport.read_space import ReadSpace
 from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
@@ -131,7 +131,7 @@ class TcpSenders(SenderPool[int]):
             return None
         kept = KeptStream(self._host.kept, self._kept, transport_index, port, former.log)
         try:
-            self.sent_before[transport_index] = sent_before(former.records, 0)
+            self.sent_before[transport_index] = SentBefore(former.log, 0)
         except DecodeError:
             former.close()
             kept.forget()
