@@ -24,8 +24,10 @@ from typing import Final, NamedTuple
 
 from dro.errors import DecodeError
 from dro.kept.rows import KeptRow
+from dro.kept.store import TurnNumber
 
-_HEAD: Final = Struct("=QIIQQIIII")  # position, bytes, pieces that count, first, after, size, payload, pieces, way back
+_HEAD: Final = Struct("=QIIQQQIIII")
+"""Position, bytes, pieces that count, first, after, turn, size, payload, pieces, way back."""
 _HEAD_BYTES = _HEAD.size
 _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
@@ -40,6 +42,7 @@ class LogRecord(NamedTuple):
 
     first: int
     pieces: int
+    turn: int
     size: int
     payload: int
     ends: memoryview
@@ -56,7 +59,7 @@ class LogRecord(NamedTuple):
 class SharedLog:
     """One log; made by `open`."""
 
-    def __init__(self, path: Path, fd: int, area: mmap.mmap, capacity: int, row: KeptRow) -> None:
+    def __init__(self, path: Path, fd: int, area: mmap.mmap, capacity: int, row: KeptRow, turn: TurnNumber) -> None:
         self.path = path
         self._fd = fd
         self._area = area
@@ -64,6 +67,7 @@ class SharedLog:
         self._capacity = capacity
         self._extent = 0
         self._row = row
+        self._turn = turn
         self._begin = self._end = self._last = 0  # `last`: position of the newest record
         self._next = 0
         self._mark = 0
@@ -71,7 +75,7 @@ class SharedLog:
         self._after = 0  # what follows the newest
 
     @classmethod
-    def open(cls, path: Path, capacity: int, row: KeptRow) -> SharedLog | None:
+    def open(cls, path: Path, capacity: int, row: KeptRow, turn: TurnNumber) -> SharedLog | None:
         """Open what the former incarnation has left, or make a new one; None without memory for it."""
         capacity = -(-max(capacity, MIN_CAPACITY) // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
@@ -86,7 +90,7 @@ class SharedLog:
         except (OSError, ValueError):
             os.close(fd)
             return None
-        made = cls(path, fd, area, capacity, row)
+        made = cls(path, fd, area, capacity, row, turn)
         if row.former is not None and not made._go_on(*row.former):
             made.close()
             return None
@@ -109,7 +113,7 @@ class SharedLog:
         offset = at % self._capacity
         if self._begin <= at < self._end and offset + _HEAD_BYTES <= self._capacity:
             head = _unpack_from(self._mv, offset)
-            own, nbytes, valid, _, _, size, _, count, _ = head
+            own, nbytes, valid, _, _, _, size, _, count, _ = head
             is_sound = own == at and valid <= count and at + nbytes <= self._end and offset + nbytes <= self._capacity
             if is_sound and nbytes >= _HEAD_BYTES + (size * count or 8 * count):
                 return head
@@ -163,7 +167,7 @@ class SharedLog:
             self._make_room(end)
         view = self._mv
         back = at - self._last if self._begin < self._end else 0
-        _pack_into(view, offset, at, nbytes, count, first, after, size, payload, count, back)
+        _pack_into(view, offset, at, nbytes, count, first, after, self._turn.now, size, payload, count, back)
         offset += _HEAD_BYTES
         if table:
             view[offset : offset + len(table)] = table
@@ -200,8 +204,8 @@ class SharedLog:
     def cut(self, count: int, after: int) -> None:
         """Let only the first `count` pieces of the newest record count."""
         offset = self._last % self._capacity
-        at, nbytes, _, first, _, size, payload, pieces, back = _unpack_from(self._mv, offset)
-        _pack_into(self._mv, offset, at, nbytes, count, first, after, size, payload, pieces, back)
+        at, nbytes, _, first, _, turn, size, payload, pieces, back = _unpack_from(self._mv, offset)
+        _pack_into(self._mv, offset, at, nbytes, count, first, after, turn, size, payload, pieces, back)
         self._after = after
 
     def _grow(self, nbytes: int) -> bool:
@@ -222,14 +226,12 @@ class SharedLog:
         """Read the records, back to the oldest. Raises: DecodeError for what is none."""
         at = self._last
         while self._begin < self._end and at >= self._begin:
-            _, nbytes, valid, first, _, size, payload, count, back = self._head_at(at)
+            _, nbytes, valid, first, _, turn, size, payload, count, back = self._head_at(at)
             start = at % self._capacity + _HEAD_BYTES
             table = 0 if size else 8 * count
-            lists, data = (
-                self._mv[start : start + table].cast("I"),
-                self._mv[start + table : start + nbytes - _HEAD_BYTES],
-            )
-            record = LogRecord(first, valid, size, payload, lists[:valid], lists[count : count + valid], data)
+            lists = self._mv[start : start + table].cast("I")
+            data = self._mv[start + table : start + nbytes - _HEAD_BYTES]
+            record = LogRecord(first, valid, turn, size, payload, lists[:valid], lists[count : count + valid], data)
             if valid and record.place(valid - 1)[1] > len(data):
                 raise DecodeError(str(self.path), f"pieces beyond the record at {at}")
             yield record

@@ -20,8 +20,8 @@ from dro.transport.runs import KIND_DATA, MINIMAL_BYTES, ROWS, RunTable, read_me
 Runs = list[tuple[int, int]]
 """(first topic sqn, fragments)"""
 _ROW: Final = b"sent"
-PIECES: Final = 4096
-"""Of a log, the newest so many are looked through for what was sent. Guess: a turn sends a few hundred."""
+PIECES: Final = 256
+"""Of a log, at least the newest so many are looked through for what was sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +40,10 @@ class FormerSession:
 class SentBefore:
     """What the former incarnation has sent on one session, by topic index."""
 
-    def __init__(self, log: SharedLog, header: int) -> None:
+    def __init__(self, log: SharedLog, header: int, former_turn: int) -> None:
         """Read it out of a log, whose pieces have `header` bytes in front of messages. Raises: DecodeError.
 
-        Only what was sent last: of that, siblings give something once more.
+        Only what was sent last: what siblings give once more is of the turn that was not finished.
         """
         self._runs: dict[int, Runs] = {}
         records: list[LogRecord] = []
@@ -51,7 +51,7 @@ class SentBefore:
         for record in log.newest_first():
             records.append(record)
             pieces += record.pieces
-            if pieces >= PIECES:
+            if pieces >= PIECES and record.turn <= former_turn:
                 break
         table = RunTable()
         for record in reversed(records):
@@ -132,7 +132,7 @@ class KeptSenders:
         row = rows.row(_ROW, b"%d" % transport_index) if rows is not None else None
         if row is None or folder is None:
             return None
-        return SharedLog.open(folder / f"sent.{transport_index}", capacity, row)
+        return SharedLog.open(folder / f"sent.{transport_index}", capacity, row, self._kept.turn)
 
     def keep(self, transport_index: int, key: tuple[int, ...], part: bytes, sock: socket.socket) -> None:
         """Keep a socket of a session."""

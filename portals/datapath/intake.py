@@ -20,12 +20,15 @@ from typing import Final
 
 from dro.bus.descriptors import ADDRESSED, DescriptorReader, fence
 from dro.bus.ring import RingReader
-from dro.kept.rows import KeptRow, KeptRows
+from dro.kept.rows import KeptRow
+from dro.kept.store import NOTHING_KEPT, Kept
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
 
 PLACE: Final = b"place"
 """Kind of the rows: incarnation of a sibling's ring, descriptors worked off, fragments and bytes in its books."""
+TURN: Final = b"turn"
+"""Kind of the row of the last turn that was finished."""
 BATCHES_PER_TURN: Final = 8  # of each sibling
 MESSAGES_PER_TURN: Final = 8  # of addressed data, likewise
 
@@ -33,9 +36,14 @@ MESSAGES_PER_TURN: Final = 8  # of addressed data, likewise
 class Intake:
     """The queues of all siblings that are up, and of those that are not read to their end."""
 
-    def __init__(self, egress: Egress, addressed: AddressedData, rows: KeptRows | None = None) -> None:
-        """`rows`: what the next incarnation of this portal goes on with."""
-        self._rows = rows
+    def __init__(self, egress: Egress, addressed: AddressedData, kept: Kept = NOTHING_KEPT) -> None:
+        """`kept`: what the next incarnation of this portal goes on with."""
+        self._rows = kept.rows
+        self._turn = kept.turn
+        self._turn_row = kept.rows.row(TURN, b"") if kept.rows is not None else None
+        if self._turn_row is not None and self._turn_row.former is not None:
+            self._turn.former = self._turn_row.former.a
+            self._turn.now = self._turn.former + 2
         self._places: dict[int, KeptRow] = {}  # how far the queue of a sibling was worked off, and its books
         self._taken: dict[int, DescriptorReader] = {}  # queues of which something was taken in this turn
         self._egress = egress
@@ -168,6 +176,9 @@ class Intake:
         """Note that all that was taken has been sent, dropped or queued: the next incarnation goes on behind it."""
         while self._taken:
             self._finish(*self._taken.popitem())
+        if self._turn_row is not None:
+            self._turn_row.write(self._turn.now)
+            self._turn.now += 1
 
     def _finish(self, worker: int, queue: DescriptorReader) -> None:
         if (row := self._places.get(worker)) is not None:

@@ -94,7 +94,7 @@ class PortalShell:
         )  # fmt: skip
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
-        self._intake = Intake(self.egress, self.addressed, ctx.kept_state.rows)
+        self._intake = Intake(self.egress, self.addressed, ctx.kept_state)
         self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
         self._siblings = Conversations(ctx, self._on_message, self.engine.act, lambda: self.engine.is_behind)
         self._route_manager: int | None = None

@@ -1,4 +1,4 @@
-"""Datagrams that the former incarnation of the process has sent, as they lie in its log; they are read when asked for."""
+"""Datagrams that the former incarnation of the process has sent, read from its log when they are asked for."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
             return None
         log = former.log
         try:
-            self.sent_before[transport_index] = SentBefore(log, DATA_HEADER)
+            self.sent_before[transport_index] = SentBefore(log, DATA_HEADER, self._host.kept.turn.former)
         except DecodeError:
             former.close()
             self._kept.forget(transport_index, key, log)

@@ -131,7 +131,7 @@ class TcpSenders(SenderPool[int]):
             return None
         kept = KeptStream(self._host.kept, self._kept, transport_index, port, former.log)
         try:
-            self.sent_before[transport_index] = SentBefore(former.log, 0)
+            self.sent_before[transport_index] = SentBefore(former.log, 0, self._host.kept.turn.former)
         except DecodeError:
             former.close()
             kept.forget()
