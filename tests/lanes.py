@@ -67,6 +67,7 @@ _LISTED: Final = {
         supervisor/host/test_privileges.py supervisor/host/test_run_dirs.py
         supervisor/host/test_single_instance.py supervisor/monitor/test_charts.py
         supervisor/monitor/test_exposition.py supervisor/parent/test_forked_task.py
+        supervisor/parent/test_kept_over_lives.py
         supervisor/parent/test_parent.py supervisor/resolvers supervisor/start supervisor/tools/ctl/test_completion.py
         supervisor/tools/ctl/test_main.py supervisor/tools/demo supervisor/tools/doctor supervisor/tools/init
         supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py

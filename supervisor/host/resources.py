@@ -37,7 +37,7 @@ from supervisor.host.single_instance import InstanceClaim, InstanceLocks
 ENOUGH_FILES: Final = 65_536
 """The limit of open files is raised to this, or as far as the system lets us."""
 _FILES: Final = 128  # of the parent, or of a worker with a handful of TCP receivers
-_FILES_PER_WORKER: Final = 2  # in the parent: control socket and process descriptor
+_FILES_PER_WORKER: Final = 4  # in the parent: control socket, that of kept sockets, kept memory, process descriptor
 _TASKS_PER_WORKER: Final = 5  # its own thread, that which watches the parent, that of the log file, two of ZeroMQ
 _ROOT: Final = 0
 ENDING_LIMIT_S: Final = 5.0

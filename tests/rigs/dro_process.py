@@ -7,9 +7,11 @@ appended whole.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from dro.bus.actor import WorkerContext
 from dro.bus.descriptors import ADDRESSED, BatchDescriptor, DescriptorWriter
 from dro.bus.messages import PeerDown, PeerUp, Role
 from dro.bus.ring import RingReader
-from dro.clock import ms
+from dro.clock import ms, s
 from dro.errors import ResourceError
 from dro.log.setup import set_up
 from dro.metrics.slots import Slot as CounterSlot
@@ -28,7 +30,7 @@ from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress
 from portals.datapath.intake import Intake
-from supervisor.parent import parent
+from supervisor.parent import parent, succession
 from supervisor.parent.parent import Parent
 from supervisor.parent.workers import WorkerSpec
 
@@ -152,6 +154,37 @@ def run_slow(ctx: WorkerContext, note: Callable[..., None]) -> None:
     ctx.run()
 
 
+def run_keeping(ctx: WorkerContext, note: Callable[..., None]) -> None:
+    """Listens and keeps what connects. A life that goes on reads that and answers; the first one never reads."""
+    kept = ctx.kept_sockets
+    names = [name.decode() for name in sorted(kept.names())]
+    files = sorted(path.name for path in ctx.kept_dir.iterdir())
+    mode = oct(ctx.kept_dir.stat().st_mode & 0o777)
+    (ctx.kept_dir / f"of {ctx.incarnation}").touch()
+    listener = kept.take(b"listener")
+    if listener is None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        kept.keep(b"listener", listener)
+    connection = kept.take(b"connection")
+    kept.drop_rest()
+    if connection is not None:
+        note("read", text=connection.recv(100).decode())
+        connection.send(b"answer")
+    held = [] if connection is None else [connection]
+
+    def accept() -> None:
+        held.append(listener.accept()[0])
+        kept.keep(b"connection", held[-1])
+        kept.keep(b"strange", held[-1])
+        note("accepted", socket=os.readlink(f"/proc/self/fd/{held[-1].fileno()}"))
+
+    ctx.loop.add_reader(listener, accept)
+    port = listener.getsockname()[1]
+    ctx.ready()  # first: who is killed before it is not gone on from
+    note("ready", goes_on=ctx.goes_on, names=names, files=files, mode=mode, port=port)
+    ctx.run()
+
+
 BEHAVIOURS: Final[dict[str, Callable[[WorkerContext, Callable[..., None]], None]]] = {
     "plain": run_plain,
     "unbindable": run_unbindable,
@@ -159,6 +192,7 @@ BEHAVIOURS: Final[dict[str, Callable[[WorkerContext, Callable[..., None]], None]
     "failing": run_failing,
     "stubborn": run_stubborn,
     "slow": run_slow,
+    "keeping": run_keeping,
 }
 
 
@@ -172,6 +206,15 @@ def spec(directory: Path, name: str, role: Role) -> WorkerSpec:
         behave(ctx, recorder.note)
 
     return WorkerSpec(name, role, run)
+
+
+def sockets_of(pid: int | str) -> set[str]:
+    """The sockets that a process has open, as /proc names them."""
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that looks
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return {link for link in found if link.startswith("socket:")}
 
 
 def events(directory: Path) -> list[dict[str, Any]]:
@@ -191,7 +234,26 @@ def main(directory: Path, ping_ms: int, names: list[str]) -> int:
         roles = [Role.ROUTE_MANAGER] + [Role.ENDPOINT] * (len(workers) - 1)
         return [spec(directory, name, role) for name, role in zip(workers, roles, strict=True)]
 
-    return Parent("test/dro", tuple(names), plan, log, run_base=directory / "run", shm_base=directory / "shm").run()
+    dro = Parent("test/dro", tuple(names), plan, log, run_base=directory / "run", shm_base=directory / "shm")
+    keeping = [name for name in names if name.startswith("keeping")]
+    if not keeping:
+        return dro.run()
+    vars(succession)["LONG_LIFE_NS"] = s(3600)  # no life is long, however slow the machine
+
+    def sockets_of_task() -> list[str]:
+        return sorted(sockets_of("self"))
+
+    def on_hangup() -> None:
+        """Restart what keeps, as by an operator's order, when a forked task has told what it has inherited."""
+
+        def restart(result: object) -> None:
+            with (directory / "task").open("w") as file:
+                json.dump(result, file)
+            dro.operations.restart(keeping[0], lambda _: None)
+
+        dro.run_forked(sockets_of_task, restart, limit_ns=s(60), what="a look")
+
+    return dro.run(on_hangup=on_hangup)
 
 
 if __name__ == "__main__":

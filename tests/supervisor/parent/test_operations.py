@@ -34,7 +34,7 @@ class OperationsBench:
         self.outcomes: list[OperationOutcome] = []
         self.cannot_fork = False
         self.cannot_prepare = False
-        self.let_go_of: list[str] = []
+        self.let_go_of: list[tuple[str, str]] = []  # and the order under way
         self.operations = Operations(
             self.workers, self, self.loop, logging.getLogger("test"), start=self.start, spec_of=self.spec
         )
@@ -65,7 +65,7 @@ class OperationsBench:
         self.said.append(("take out", worker.name))
 
     def let_go(self, worker: Worker) -> None:
-        self.let_go_of.append(worker.name)
+        self.let_go_of.append((worker.name, worker.operation))
 
     def prepare(self, worker: Worker) -> None:
         if self.cannot_prepare:
@@ -132,6 +132,14 @@ def test_restart_does_not_wait_for_the_pause_of_the_policy(bench: OperationsBenc
     assert not timer.is_pending
     bench.ready(p1)
     assert bench.turn(s(6)) == [OperationOutcome("P1", "ready")]
+
+
+@pytest.mark.parametrize("order", ["restart", "pause", "drain"])
+def test_an_order_to_one_that_waits_lets_go_of_what_it_has_kept(bench: OperationsBench, order: str) -> None:
+    bench.end(bench.workers.of("P1"), "killed by SIGKILL")
+    assert bench.let_go_of == []
+    getattr(bench.operations, order)("P1", bench.done)
+    assert bench.let_go_of == [("P1", order)]
 
 
 def test_a_restart_that_fails_is_told_with_the_reason_and_left_to_the_policy(bench: OperationsBench) -> None:

@@ -249,6 +249,9 @@ def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.Mon
         ("P1", Role.ENDPOINT),
         ("P2", Role.ENDPOINT),
     ]
+    again = process_plan.plan_of(load_dro(str(quick), warn=lambda _: None))
+    parts = [spec.part for spec in again]
+    assert parts == [None, *config.all_portals], "read again they are equal: a portal goes on with the same part"
     watched = replace(config, daemon=replace(config.daemon, web_monitor=WebMonitorConfig("", 15304)))
     assert [(s.name, s.role) for s in process_plan.plan_of(watched)][3:] == [("monitor", Role.MONITOR)]
     kept = process_plan.plan_of(watched, HistoryOptions(Path("h")))
