@@ -12,6 +12,7 @@ two cells of nothing. The file is sparse; memory for rows is allocated before it
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from hashlib import blake2b
@@ -221,12 +222,13 @@ class KeptRows:
         self._free.append(row._at)
 
     def close(self) -> None:
-        """Let go of the file. Rows must not be written to any more."""
+        """Let go of the file. Rows must not be written to any more; the memory goes with the last of them."""
         self._found.clear()
         self._open.clear()
-        self._cells.release()
-        self._whole.release()
-        self._area.close()
+        with contextlib.suppress(BufferError):
+            self._cells.release()
+            self._whole.release()
+            self._area.close()
         os.close(self._fd)
 
 
