@@ -4,7 +4,7 @@ from dro.timers cimport TimerHeap
 
 cdef class Loop:
     cdef public object after_turn, clock, _epoll, _soon, _wake, _thread, _running, _closed, _slices
-    cdef public dict _readers, _writers, _again, _late, _ending
+    cdef public dict _readers, _writers, _again, _late, _ending, _settling
     cdef public list _pollers
     cdef public TimerHeap _timers
     cdef public bint _polls_first, _is_late

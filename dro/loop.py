@@ -5,7 +5,8 @@ elsewhere) and asyncio (`fileno` is an epoll descriptor that asyncio can watch; 
 `next_deadline` is the time of the next). Code above it does not know which.
 
 Order of a turn: queued calls, a slice of long work, timers, then each readable descriptor once, then each writable
-one, then what has no descriptor (`Poller`), then what was put off to the end of the turn. A reader that has more than
+one, then what has no descriptor (`Poller`), then what was put off to the end of the turn, and what must come after
+all of that. A reader that has more than
 one batch waiting returns True and is called again in the next turn, after the others. Once a turn has used `TURN_NS`,
 what it has not called waits for the next one and comes first there, as many readers as there is time for and one at
 least; after a sleep what has no descriptor comes first: that is what it was woken for. The longest turn is measured.
@@ -93,6 +94,7 @@ class Loop:
         self.after_turn: Callback | None = None
         """Called at the end of each turn that did any work."""
         self._ending: dict[Callback, None] = {}
+        self._settling: dict[Callback, None] = {}
         self._slices: deque[Iterator[object]] = deque()
         self._pollers: list[Poller] = []
         self._running = False
@@ -177,6 +179,10 @@ class Loop:
         """Call it at the end of this turn, or of the next one when none is running; once, however often it is asked."""
         self._ending[callback] = None
 
+    def when_settled(self, callback: Callback) -> None:
+        """Call it, as `at_turn_end`, when nothing is left of what was put off to the end of the turn."""
+        self._settling[callback] = None
+
     def add_poller(self, poller: Poller) -> None:
         self._pollers.append(poller)
 
@@ -250,8 +256,8 @@ class Loop:
             self._polls_first = not polls_first and bool(self._pollers)
         elif not polls_first:
             worked |= self._take_polled()
-        while self._ending:
-            self._ending.popitem()[0]()
+        while self._ending or self._settling:
+            (self._ending or self._settling).popitem()[0]()
         if worked and self.after_turn is not None:
             self.after_turn()
         cost_ns = self._measure(began_ns)

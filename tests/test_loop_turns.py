@@ -318,3 +318,27 @@ def test_after_a_sleep_what_is_polled_comes_before_the_reader_that_ended_it(loop
     after.join()
     mine.close()
     far.close()
+
+
+def test_what_must_come_after_all_that_was_put_off_comes_last_whoever_asked_first(loop: Loop) -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        loop.when_settled(settled)
+        loop.at_turn_end(first)
+
+    def first() -> None:
+        seen.append("first")
+        loop.at_turn_end(second)
+
+    def second() -> None:
+        seen.append("second")
+        loop.when_settled(settled)
+
+    def settled() -> None:
+        seen.append("settled")
+
+    loop.call_soon(work)
+    loop.run_once(0)
+    loop.run_once(0)
+    assert seen == ["first", "second", "settled"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from dro.kept.gate import Gate
 from dro.kept.rows import KeptRows
 
 
@@ -52,12 +53,16 @@ class TurnNumber:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """All that outlives a process: `rows` and `folder` (in shared memory, for logs) are None where nothing does."""
+    """All that outlives a process: `rows` and `folder` (in shared memory, for logs) are None where nothing does.
+
+    `gate`: nothing is read before it opens, where something goes on.
+    """
 
     sockets: SocketHolder
     rows: KeptRows | None = None
     folder: Path | None = None
     turn: TurnNumber = field(default_factory=TurnNumber)
+    gate: Gate = field(default_factory=Gate)
 
 
 NOTHING_KEPT: Final = Kept(_NoSockets())

@@ -138,6 +138,21 @@ def follow_devices(gone: Container[int], more: Iterable[str] = ()) -> list[str]:
     return sorted(problems)
 
 
+def adopt_group(sock: socket.socket, group: int, interface: str) -> None:
+    """Take a socket of a former process, which has joined `group` on `interface`, so that it follows its device.
+
+    Raises: OSError when it cannot be in the group any more; it is open still.
+    """
+    device = devices().get(interface, _NO_DEVICE)[0] if interface != ANY else 0
+    place = _DevicePlace(interface, device, group)
+    try:
+        place.take(sock)
+    except OSError as e:
+        if e.errno != errno.EADDRINUSE:  # it is there still
+            raise
+    _open[sock] = place
+
+
 def _problem(address: str, known: Mapping[str, tuple[int, bool]]) -> str:
     device, is_up = known.get(address, _NO_DEVICE)
     if not device:

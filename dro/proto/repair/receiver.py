@@ -142,6 +142,11 @@ class ReceiverSession:
         self._nak_stm = float(self.stats.nak_stm_mean)
         self._nak_tx = float(self.stats.nak_tx_mean)
 
+    def go_on_at(self, expected: int, now_ns: int) -> None:
+        """Go on with a session of a former process, to which nothing is missing before `expected`; before any data."""
+        self.expected = expected
+        self._on_activity(now_ns)
+
     # data
 
     def on_run(self, first_sqn: int, count: int, trail: int, now_ns: int, nbytes: int = 0) -> None:

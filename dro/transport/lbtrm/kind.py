@@ -78,6 +78,7 @@ class LbtrmReceivers:
                 buffer_bytes=o.receive_buffer_bytes,
                 nak_socket=self._nak_socket,
                 on_empty=self._on_group_empty,
+                kept=self._host.kept,
             )
         return group
 

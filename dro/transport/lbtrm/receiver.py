@@ -6,6 +6,10 @@ an `LbtrmReceiver`. Neither contains policy: loss and NAK timing are decided by 
 The receive path works on batches. What is data in order goes through the scan (`dro.transport.scan`); any other
 datagram is looked at here, one by one. A batch is handed up once, with the run tables of all its sessions.
 
+Where a former process left its sessions (`dro.kept`), the socket of a group is that one, with all that waits in it, and
+a session goes on behind the last datagram before which nothing was missing. That is noted in its row when a turn of the
+loop is over, when all that was handed up has been passed on: what a process that is killed did not note comes twice.
+
 Wire layout: protocol notes, LBT-RM section; acceptance order and counters: the same, "acceptance order".
 """
 
@@ -22,6 +26,8 @@ from typing import Final
 
 from dro.clock import Clock
 from dro.errors import DecodeError
+from dro.kept.rows import KeptRow, KeptRows
+from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.proto.repair.loss import NakDue, Skipped, Unrecoverable
@@ -59,6 +65,9 @@ HEADER: Final = DatagramHeader(
 _BATCHES_PER_TURN: Final = 4
 NAK_OVERHEAD_BYTES: Final = 16
 RX: Final = lbtrm.FLAG_RETRANSMISSION
+ROW_KIND: Final = b"lbtrm-rcv"
+GROUP_PREFIX: Final = b"lbtrm-group:"
+_IS_NOTED: Final = 1
 NO_ROOM: Final = RunTable(0)
 """Of a session that no data has come of: a table has some 200 KiB, and many sessions say little."""
 
@@ -106,6 +115,8 @@ class LbtrmReceiver(ReceiverTransport):
         self.is_left = False
         self.lbm_msgs_rcved = 0
         self.unrecoverable_dgrams = 0
+        self.row: KeptRow | None = None
+        self._noted: int | None = None
         self._group = group
 
     @property
@@ -137,6 +148,26 @@ class LbtrmReceiver(ReceiverTransport):
         expected = self.core.expected
         self.stream.expected = -1 if expected is None else expected
 
+    def go_on(self, rows: KeptRows, now_ns: int) -> None:
+        """Go on where the former process has left the session, if it has; this one leaves it in the same place."""
+        self.row = row = rows.row(ROW_KIND, self.row_name)
+        if row is not None and (former := row.former) is not None and former.b == _IS_NOTED:
+            self.core.go_on_at(former.a & MASK, now_ns)
+            self.follow()
+
+    def note(self) -> None:
+        """Note up to which datagram nothing is missing, when all of that has been passed on."""
+        if self.row is None or self.core.expected is None:
+            return
+        following = (self.core.contiguous + 1) & MASK
+        if following != self._noted:
+            self._noted = following
+            self.row.write(following, _IS_NOTED)
+
+    @property
+    def row_name(self) -> bytes:
+        return format_source(self.address).encode()
+
     def counts(self) -> SessionCounts:
         return SessionCounts(unrecoverable=self.unrecoverable_dgrams, naks_sent=self.core.stats.naks_sent)
 
@@ -163,8 +194,12 @@ class LbtrmGroup(DataReader):
         nak_socket: socket.socket,
         on_empty: Callable[[LbtrmGroup], None],
         on_stranger: Callable[[LbtrmAddress], object] | None = None,
+        kept: Kept = NOTHING_KEPT,
     ) -> None:
-        """`on_stranger` may join a session that data has come of; without it, only what is joined is listened to."""
+        """`on_stranger` may join a session that data has come of; without it, only what is joined is listened to.
+
+        `kept`: where the socket and the sessions of a former process are, and these are left.
+        """
         self.group = group
         self.port = port
         self.stats = GroupStats()
@@ -178,15 +213,36 @@ class LbtrmGroup(DataReader):
         self._streams: Streams = {}
         self._touched: list[Stream] = []
         self._due: dict[LbtrmReceiver, None] = {}
-        self._socket = host.sockets.multicast_receiver(
+        self._moved: dict[LbtrmReceiver, None] = {}  # sessions that something has come of in this turn
+        self._kept = kept
+        self._kept_name = GROUP_PREFIX + f"{sockets.ip_text(group)}:{port}:{interface}".encode()
+        self._socket = self._taken(interface) or host.sockets.multicast_receiver(
             group, port, interface, buffer_bytes=buffer_bytes, option="transport_lbtrm_multicast_address"
         )
-        host.loop.add_reader(self._socket, self._on_readable)
+        kept.sockets.keep(self._kept_name, self._socket)
+        kept.gate.when_open(self._begin)
+
+    def _taken(self, interface: str) -> socket.socket | None:
+        """Take the socket that the former process had for this group."""
+        sock = self._kept.sockets.take(self._kept_name)
+        if sock is not None:
+            try:
+                sockets.adopt_group(sock, self.group, interface)
+            except OSError:  # its device is gone
+                sock.close()
+                return None
+        return sock
+
+    def _begin(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._on_readable)
 
     # sessions
 
     def join(self, address: LbtrmAddress, core: ReceiverSession, sink: SessionSink, on_ended: OnEnded) -> LbtrmReceiver:
         session = LbtrmReceiver(address, core, sink, on_ended, self)
+        if self._kept.rows is not None:
+            session.go_on(self._kept.rows, self._clock.now_ns())
         self._sessions[session.name] = session
         self._streams[session.name] = session.stream
         self._arm(session)
@@ -217,11 +273,15 @@ class LbtrmGroup(DataReader):
         self._sessions.clear()
         self._streams.clear()
         self._loop.remove_reader(self._socket)
+        self._kept.sockets.drop(self._kept_name)
         self._socket.close()
 
-    @staticmethod
-    def _forget(session: LbtrmReceiver) -> None:
+    def _forget(self, session: LbtrmReceiver) -> None:
         session.is_left = True
+        self._moved.pop(session, None)
+        if session.row is not None and self._kept.rows is not None:
+            session.row = None
+            self._kept.rows.free(ROW_KIND, session.row_name)
         if session.timer is not None:
             session.timer.cancel()
 
@@ -360,6 +420,8 @@ class LbtrmGroup(DataReader):
             if session is None or session.stream is not stream:
                 continue
             session.settle(now_ns)
+            if session.row is not None:
+                self._moved[session] = None
             if session.core.has_events:
                 self._perform(session, now_ns)
             if stream.table.rows and not session.is_left:
@@ -376,6 +438,13 @@ class LbtrmGroup(DataReader):
                 found[0][0].sink.on_fragments(view, found, now_ns)
         for stream in touched:
             stream.table.rows = 0
+        if self._moved:
+            self._loop.when_settled(self._note)
+
+    def _note(self) -> None:
+        moved, self._moved = self._moved, {}
+        for session in moved:
+            session.note()
 
     def _arm(self, session: LbtrmReceiver) -> None:
         if session.timer is not None:

@@ -633,3 +633,46 @@ def test_contiguous_is_the_newest_sqn_without_a_hole_before_it() -> None:
     assert session.contiguous == 1
     session.on_data(2, 0, True, s(1))
     assert session.contiguous == 3
+
+
+def gone_on(expected: int, cfg: LossConfig | None = None) -> ReceiverSession:
+    session = ReceiverSession(cfg or LossConfig(), lambda: 0.5, 0)
+    session.go_on_at(expected, ms(5))
+    return session
+
+
+def test_a_session_goes_on_at_a_hole_and_asks_for_it_with_the_usual_times() -> None:
+    session = gone_on(100)
+    assert session.contiguous == 99
+    assert session.on_data(105, 0, False, ms(10))
+    assert (session.missing, session.contiguous) == (5, 99)
+    assert session.next_deadline() == ms(10) + ms(50)
+    session.on_timer(ms(60))
+    assert [event.sqns for event in session.take_events() if isinstance(event, NakDue)] == [(100, 101, 102, 103, 104)]
+    for sqn in range(100, 105):
+        assert session.on_data(sqn, 0, True, ms(70))
+    assert session.contiguous == 105
+
+
+def test_a_session_that_goes_on_finds_a_hole_by_a_session_message_and_drops_what_was_passed_on() -> None:
+    session = gone_on(100)
+    assert not session.on_data(99, 0, False, ms(10))
+    session.on_session_message(102, 0, ms(11))
+    assert session.missing == 3
+    assert session.stats.duplicate_data == 1
+
+
+@pytest.mark.parametrize("hole", [1, 20_000, 65_536])
+def test_a_session_that_goes_on_believes_its_first_datagram(hole: int) -> None:
+    session = gone_on(0xFFFF_FFF0)
+    assert session.on_data((0xFFFF_FFF0 + hole) & 0xFFFF_FFFF, 0xFFFF_FFF0, False, ms(10))
+    assert session.missing == hole
+    assert session.stats.dgrams_dropped_other == 0
+
+
+def test_a_session_that_goes_on_has_begun_and_ends_when_nothing_comes() -> None:
+    session = gone_on(100)
+    session.on_run(100, 3, 0, s(1))
+    assert session.contiguous == 102
+    session.on_timer(s(61))
+    assert [type(event).__name__ for event in session.take_events()] == ["Began", "Ended"]
