@@ -7,6 +7,7 @@ reports its events to `TcpReceiverCore`.
     CLOSED      advertised            CONNECTING   Connect
     CONNECTING  connected             CONNECTED    SendSessionId, when the advertisement names one
     CONNECTING  failed, time is over  CLOSED       Close, Ended
+    CONNECTING  taken over            CONNECTED    (none: the session id was said)
     CONNECTED   messages              CONNECTED    Began at the first ones
     CONNECTED   closed, silence       CLOSED       Close, Ended
 
@@ -121,6 +122,14 @@ class TcpReceiverCore:
         self.active_ns = now_ns
         if self._cfg.session_id:
             self._emit(SendSessionId(self._cfg.session_id, now_ns))
+
+    def on_taken_over(self, now_ns: int) -> None:
+        """There is a connection of a former process, which has said all that is to be said."""
+        if self.state is not TcpState.CONNECTING:
+            return
+        self.state = TcpState.CONNECTED
+        self.was_connected = True
+        self.active_ns = now_ns
 
     def on_messages(self, count: int, nbytes: int, now_ns: int) -> None:
         """`count` whole LBMC messages of `nbytes` in all have been read. Parts of messages are no activity."""

@@ -15,6 +15,7 @@ from dro.clock import NS_PER_S
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import TcpReceiverOptions, TcpSourceOptions, TlsOptions
 from dro.errors import DecodeError, ResourceError
+from dro.kept.store import NOTHING_KEPT
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.transport import sockets
@@ -24,6 +25,7 @@ from dro.transport.read_space import ReadSpace
 from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
 from dro.transport.stream import PlainStream, StreamMaker
 from dro.transport.tcp.kept import LISTENER, LOG_LEAST, SOURCE_KIND, KeptStream, open_stream
+from dro.transport.tcp.kept_receiver import LEAST_BUFFER_BYTES, KeptTcpReceiver
 from dro.transport.tcp.receiver import TcpReceiver
 from dro.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.transport.tls import stream_maker
@@ -54,23 +56,27 @@ class TcpReceivers:
         config = TcpReceiverConfig(
             session_id=address.session_id, activity_timeout_ns=0 if is_keepalive else o.activity_timeout_ns
         )
-        session = TcpReceiver(
-            self._host.loop,
-            address,
-            TcpReceiverCore(config),
-            self._sink,
-            self._on_ended,
-            connect=partial(
-                self._host.sockets.connecting,
-                (sockets.ip_text(address.ip), address.port),
-                o.interface,
-                buffer_bytes=o.receive_buffer_bytes,
-                keepalive=is_keepalive,
-            ),
-            space=self._space,
-            send_unicast=self._host.send_unicast,
-            make_stream=self._make_stream,
+        is_kept = self._host.kept is not NOTHING_KEPT and self._make_stream is PlainStream
+        buffer_bytes = o.receive_buffer_bytes
+        connect = partial(
+            self._host.sockets.connecting,
+            (sockets.ip_text(address.ip), address.port),
+            o.interface,
+            buffer_bytes=max(buffer_bytes, LEAST_BUFFER_BYTES) if is_kept and buffer_bytes else buffer_bytes,
+            keepalive=is_keepalive,
         )
+        loop, core = self._host.loop, TcpReceiverCore(config)
+        session: TcpReceiver
+        if is_kept:
+            session = KeptTcpReceiver(
+                loop, address, core, self._sink, self._on_ended,
+                connect=connect, space=self._space, send_unicast=self._host.send_unicast, kept=self._host.kept,
+            )  # fmt: skip
+        else:
+            session = TcpReceiver(
+                loop, address, core, self._sink, self._on_ended, connect=connect, space=self._space,
+                send_unicast=self._host.send_unicast, make_stream=self._make_stream,
+            )  # fmt: skip
         # Not at once: a connection that fails on the spot would end before its sources are bound.
         session.connect_at(self._next_try(address, now_ns))
         return session

@@ -119,18 +119,25 @@ class TcpReceiver(ReceiverTransport, DataReader):
     # connection
 
     def _connect(self, now_ns: int) -> None:
-        self._kept = b""  # of an incomplete message
-        self._out = b""
-        self._first_reads = _FIRST_READS
+        self._begin()
         try:
             sock = self._connecting()
         except OSError:
             self._lost(now_ns)
             return
-        self._stream = self._make_stream(self._loop, sock, False)
-        self._stream.start(
+        self._start(self._make_stream(self._loop, sock, False), self._on_connected)
+
+    def _begin(self) -> None:
+        """Forget what belongs to the connection before."""
+        self._kept = b""  # of an incomplete message
+        self._out = b""
+        self._first_reads = _FIRST_READS
+
+    def _start(self, stream: ByteStream, on_open: Callable[[], object]) -> None:
+        self._stream = stream
+        stream.start(
             StreamEvents(
-                on_open=self._on_connected,
+                on_open=on_open,
                 on_lost=lambda: self._lost(self._loop.now_ns()),
                 on_readable=self._on_readable,
                 on_writable=lambda: self._say(b""),
@@ -177,13 +184,14 @@ class TcpReceiver(ReceiverTransport, DataReader):
             if not count:
                 self._lost(now_ns)
                 return False
-            self._on_bytes(len(self._kept) + count, now_ns)
+            end = len(self._kept) + count
+            self._kept = bytes(self._space.view[self._on_bytes(end, now_ns) : end])
             if count < self._space.read_bytes:
                 return False
         return True
 
-    def _on_bytes(self, end: int, now_ns: int) -> None:
-        """Take what there is in the view up to `end`."""
+    def _on_bytes(self, end: int, now_ns: int) -> int:
+        """Take what there is in the view up to `end`; returns where the first incomplete message begins."""
         stream, view, table = self._stream, self._space.view, self._space.table
         error: DecodeError | None = None
         pos = begin = 0
@@ -203,7 +211,7 @@ class TcpReceiver(ReceiverTransport, DataReader):
                     self._sink.on_fragments(view, [(self, table)], now_ns)
             table.clear()
             if self._stream is not stream:
-                return
+                return end
             if not messages:
                 break
             begin = pos
@@ -214,8 +222,8 @@ class TcpReceiver(ReceiverTransport, DataReader):
                 extra={"source": format_source(self.address), "error": str(error)},
             )
             self._lost(now_ns)
-            return
-        self._kept = bytes(view[pos:end])
+            return end
+        return pos
 
     # a source that filters
 
@@ -233,6 +241,9 @@ class TcpReceiver(ReceiverTransport, DataReader):
         if not offer.port or not offer.ip or sockets.is_multicast(offer.ip):
             self._tell_not_asked(offer)
             return
+        self._begin_requests(offer)
+
+    def _begin_requests(self, offer: SsfInit) -> None:
         self._requests = FilterRequests(offer, self._loop.now_ns())
         for topic_index in self.sources:
             self._requests.want(topic_index)

@@ -114,3 +114,19 @@ def test_activity_timeout(quiet: bool) -> None:
     core.on_messages(1, 10, ms(200))
     assert core.take_events() == []
     assert core.next_deadline() is None
+
+
+def test_a_connection_that_was_taken_over_says_nothing_and_goes_on() -> None:
+    core = TcpReceiverCore(TcpReceiverConfig(session_id=0xABC, activity_timeout_ns=s(1)))
+    core.on_taken_over(ms(1))
+    assert core.state is TcpState.CLOSED, "it was not asked for"
+    core.on_advertised(ms(1))
+    core.take_events()
+    core.on_taken_over(ms(2))
+    core.on_taken_over(ms(3))
+    assert (core.state, core.was_connected, core.active_ns) == (TcpState.CONNECTED, True, ms(2))
+    assert core.next_deadline() == ms(2) + s(1)
+    assert core.take_events() == []
+    core.on_messages(1, 40, ms(4))
+    core.on_closed(ms(5))
+    assert core.take_events() == [Began(ms(4)), CloseSession(ms(5)), Ended(ms(5))]
