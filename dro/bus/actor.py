@@ -63,6 +63,7 @@ from dro.bus.worker_gauges import WorkerGauges
 from dro.bus.worker_guards import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.clock import ms
 from dro.errors import DecodeError, DroError, LocalProtocolError, ResourceError
+from dro.kept.gate import Gate
 from dro.kept.rows import KeptRows
 from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log import setup as logs
@@ -181,7 +182,7 @@ class WorkerContext:
         except (ResourceError, OSError) as e:
             self.log.warning(LogEvent.STATE_NOT_KEPT, extra={"worker": self.name, "reason": str(e)})
             return NOTHING_KEPT
-        return Kept(self.kept_sockets, rows, folder)
+        return Kept(self.kept_sockets, rows, folder, Gate(is_open=not self.goes_on))
 
     # what the main function says
 

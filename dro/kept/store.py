@@ -10,6 +10,9 @@ from typing import Final, Protocol
 from dro.kept.gate import Gate
 from dro.kept.rows import KeptRows
 
+RECEIVING: Final = b"rcv:"
+"""Begins the names of sockets that sessions of sources of others are received on."""
+
 
 class SocketHolder(Protocol):
     """Holds duplicates of sockets, by names of at most 200 bytes, so that they stay open when this process ends."""

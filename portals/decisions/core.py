@@ -54,6 +54,7 @@ from portals.decisions.messages import (
     KnownProxiesSent,
     KnownProxy,
     KnownSource,
+    KnownSourcesSent,
     PortalHello,
     PortalMessage,
     SourceGone,
@@ -121,6 +122,10 @@ class PortalCore:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
 
     def _go_through(self, steps: Iterator[object]) -> None:
         """Run the first steps, and ask for the others."""
@@ -292,6 +297,8 @@ class PortalCore:
                 self._on_source_seen(Offer(worker, incarnation, source), now_ns)
             case KnownProxiesSent():
                 self._unread.on_known_proxies_sent(worker)
+            case KnownSourcesSent():
+                self.siblings.on_known_sources_sent(worker)
             case KnownInterest(symbol=name, pattern=pattern, domain_id=domain_id):
                 if not self._has_relearnt:
                     self._effects.append(RecordKnownInterest(name, pattern, domain_id))

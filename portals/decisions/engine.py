@@ -102,6 +102,11 @@ class PortalEngine:
         """Whether something that the core asked for waits for a later turn."""
         return bool(self._effects)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is left that core or link asked for."""
+        return not self._effects and not self._interest and not self.core.has_effects
+
     def act(self, limit_ns: int | None = ACT_NS) -> None:
         """Carry out what the core asks for and what the link reports, for so long; None: however long it takes.
 
@@ -117,7 +122,7 @@ class PortalEngine:
         try:
             while self._exchange(end_ns):
                 pass
-            is_done = not self._effects and not self._interest
+            is_done = self.is_quiet
         finally:
             self._is_acting = False
             if not is_done:

@@ -19,6 +19,7 @@ from portals.decisions.messages import (
     KnownProxiesSent,
     KnownProxy,
     KnownSource,
+    KnownSourcesSent,
     PortalMessage,
 )
 from portals.decisions.recorded_interest import RecordedInterest
@@ -43,7 +44,9 @@ class Exchange:
         """Make what that incarnation of the sibling is told."""
         messages = self._everything(worker, incarnation)
         return (
-            None if self.is_withdrawn() and not isinstance(m, KnownProxiesSent | InitialStateSent) else m
+            None
+            if self.is_withdrawn() and not isinstance(m, KnownProxiesSent | KnownSourcesSent | InitialStateSent)
+            else m
             for m in messages
         )
 
@@ -73,6 +76,7 @@ class Exchange:
             proxy = None if offer is None else self.sources.by_otid.get(offer.source.otid)
             is_fed = offer is not None and proxy is not None and proxy.feeder == offer.key
             yield KnownSource(offer.source) if offer and is_fed and offer.source.join_info else None
+        yield KnownSourcesSent()
         if self.me < min((other for other in self.siblings.up if other != worker), default=MAX_WORKER):
             for known in self.siblings.interest_before(worker, incarnation):
                 yield None if known is None else KnownInterest(*known[0], known[1])

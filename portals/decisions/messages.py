@@ -2,9 +2,9 @@
 
 To a sibling incarnation that is new to it a portal sends `PortalHello`, then what an older incarnation of the
 sibling had reported to it or asked it for, so that the sibling goes on with it at once (`KnownProxy`,
-`KnownProxiesSent`, `KnownSource`, `KnownInterest`), then all interest recorded at it, then all sources seen at it, and
-`InitialStateSent`; joining and rejoining are the same. `StateConfirmed` follows when the portal knows its own TRD
-(again, if it was restarted): what only its older incarnations had reported is dropped then.
+`KnownProxiesSent`, `KnownSource`, `KnownSourcesSent`, `KnownInterest`), then all interest recorded at it, then all
+sources seen at it, and `InitialStateSent`; joining and rejoining are the same. `StateConfirmed` follows when the portal
+knows its own TRD (again, if it was restarted): what only its older incarnations had reported is dropped then.
 
 Messages travel in batches (`portals.decisions.outbox`): a frame is one or more encoded messages, and `FramesAcked`
 confirms whole frames.
@@ -126,6 +126,14 @@ class KnownProxiesSent:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownSourcesSent:
+    """Each source that an older incarnation of the receiver had joined for the sender has been named.
+
+    As soon as these are joined, the receiver forwards to the sender what its older incarnation did.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class KnownInterest:
     """An older incarnation of the receiver had reported this interest."""
 
@@ -189,6 +197,7 @@ PortalMessage = (
     | InitialStateSent
     | KnownProxy
     | KnownProxiesSent
+    | KnownSourcesSent
 )
 PORTAL_MESSAGES: Final = Codec[PortalMessage](dict(enumerate(get_args(PortalMessage), 32)))
 """Tags from 32 on, in this order; those below are of `dro.bus.messages`."""

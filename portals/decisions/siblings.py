@@ -61,6 +61,7 @@ class WantedProxy:
 class _Sibling:
     incarnation: int = 0
     is_up: bool = False
+    has_sent_known_sources: bool = False  # that this portal had joined for it
     has_sent_initial_state: bool = False  # all that it knew when it came up, or this portal did
     stale_until_ns: int | None = None  # when what only an older incarnation had said is dropped
     symbols: Table[Symbol, None] = field(default_factory=Table)  # that it wants
@@ -107,7 +108,7 @@ class Siblings:
             sibling.stale_until_ns = now_ns + RELEARN_LIMIT_NS
         sibling.incarnation = incarnation
         sibling.is_up = True
-        sibling.has_sent_initial_state = False
+        sibling.has_sent_known_sources = sibling.has_sent_initial_state = False
         return True
 
     def on_down(self, worker: int, now_ns: int) -> None:
@@ -124,6 +125,14 @@ class Siblings:
     def newest(self, worker: int) -> int:
         """The first incarnation whose reports hold."""
         return self._siblings[worker].newest
+
+    def on_known_sources_sent(self, worker: int) -> None:
+        self._siblings[worker].has_sent_known_sources = True
+
+    def has_sent_known_sources(self, worker: int) -> bool:
+        """Whether the sibling is up and has named all sources that this portal had joined for it."""
+        sibling = self._siblings[worker]
+        return sibling.is_up and sibling.has_sent_known_sources
 
     def on_initial_state_sent(self, worker: int) -> None:
         self._siblings[worker].has_sent_initial_state = True

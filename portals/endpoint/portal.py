@@ -123,6 +123,7 @@ class EndpointPortal:
             ctx, config.domain_id, self.core, self.receiving, matchers, self.sources.by_otid, self._shell.egress,
             self._losses,
         )  # fmt: skip
+        self._shell.on_forwards_again = ctx.kept_state.gate.open
         self._shell.start(self)
 
     def _context(
@@ -218,6 +219,7 @@ class EndpointPortal:
             case CheckKnown():
                 self.receiving.leave_unwanted()
                 self.sending.pools.forget_former()
+                self.receiving.joined.forget_former()
             case UpdateProxyReceiver() | RecordKnownInterest():
                 pass  # of interest alone
 

@@ -9,6 +9,7 @@ Source: forwarding notes, sections 2 to 10.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -69,6 +70,8 @@ RING_RETRY_NS: Final = s(1)  # Guess
 BUSY_NS: Final = ms(500)
 DELIVER_NS: Final = s(2)
 """What siblings announced while this portal was away waits for proxy sources and receivers no longer than that."""
+KNOWN_NS: Final = s(2)
+"""How long a portal that goes on waits for siblings to name the sources that they had from it."""
 LOOK_NS: Final = ms(4)
 """Between two looks whether receivers have joined."""
 _WAITS_REMEDY: Final = "let receivers share fewer patterns; see which there are with tnwgdctl interest"
@@ -104,6 +107,9 @@ class PortalShell:
         self._acts_soon = False
         self._undelivered: set[int] = set()  # siblings whose proxy sources are open, while receivers join
         self._deliver_ns = ctx.loop.now_ns() + DELIVER_NS
+        self._forwards_again = not ctx.goes_on
+        self.on_forwards_again: Callable[[], object] = lambda: None
+        """Called once in a portal that goes on: it forwards again what its former incarnation did."""
 
     def start(self, link: Link) -> None:
         ctx = self._ctx
@@ -120,6 +126,8 @@ class PortalShell:
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
         ctx.loop.call_later(GIVE_BACK_NS, self._give_back)
+        if not self._forwards_again:
+            ctx.loop.call_later(KNOWN_NS, self._forward_again)
 
     # the bus
 
@@ -301,8 +309,21 @@ class PortalShell:
         self._acts_soon = False
         self.engine.on_due()
 
+    def _look_whether_it_forwards(self) -> None:
+        """Look whether all siblings have named the sources that they had from here, and these are joined."""
+        up = [peer.worker for peer in self._ctx.peers.values() if peer.role in (Role.ENDPOINT, Role.PEER)]
+        if up and self.engine.is_quiet and all(map(self.core.siblings.has_sent_known_sources, up)):
+            self._forward_again()
+
+    def _forward_again(self) -> None:
+        if not self._forwards_again:
+            self._forwards_again = True
+            self.on_forwards_again()
+
     def on_acted(self) -> None:
         self._siblings.send()
+        if not self._forwards_again:
+            self._look_whether_it_forwards()
         deadline = self.engine.next_deadline()
         if self._timer is not None and self._timer.is_pending:
             if self._timer.when_ns == deadline:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dro.kept.rows import KeptRow, RowValues
-from dro.kept.store import Kept
+from dro.kept.store import RECEIVING, Kept
 from dro.loop import Loop
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.transport.kind import SendUnicast
@@ -34,7 +34,7 @@ from dro.wire.lbmc.data_blocks import SsfInit
 from dro.wire.source_string import TcpAddress, format_source
 
 ROW_KIND: Final = b"tcp-rcv"
-CONNECTION_PREFIX: Final = b"tcp-rcv:"
+CONNECTION_PREFIX: Final = RECEIVING + b"tcp:"
 HEADER_BYTES: Final = 4
 """Of a message, that say how long it is."""
 LEAST_BUFFER_BYTES: Final = 2 * MESSAGE_MAX

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from dro.config.um.options import UmOptions
+from dro.kept.store import RECEIVING
 from dro.transport.kind import JoinedSessions, SessionHost
 from dro.transport.registry import KINDS
 from dro.transport.session import OnEnded, OnLost, ReceiverTransport, SessionCounts, SessionSink
@@ -27,6 +28,7 @@ class ReceiverSessions:
     def __init__(self, host: SessionHost, sink: SessionSink, on_ended: OnEnded) -> None:
         """`on_ended`: the session ended by itself and has been left."""
         self._options = host.options
+        self._kept = host.kept
         self._on_left = on_ended
         self.kinds: dict[str, JoinedSessions[Any]] = {}
         """By name, as the option `transport` has it."""
@@ -71,6 +73,15 @@ class ReceiverSessions:
         if self._sessions.get(transport.address) is transport:
             self.leave(transport)
             self._on_left(transport, now_ns)
+
+    def forget_former(self) -> None:
+        """Forget what the former process has left of sessions that are not joined by now."""
+        kept = self._kept
+        for name in kept.sockets.names():
+            if name.startswith(RECEIVING):
+                kept.sockets.drop(name)
+        if kept.rows is not None:
+            kept.rows.free_rest()
 
     def close(self) -> None:
         for transport in self.sessions():
