@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from analytics.files import ARROW, BROKEN, Part, unreadable
-from analytics.sums import Kept
+from analytics.sums import SummedColumns
 
 Ints = NDArray[np.int64]
 PORTAL: Final = ("portal", "run", "page")
@@ -130,7 +130,7 @@ def samples_of(
     parts: Sequence[Part],
     table: str,
     scope: Scope,
-    kept: Kept,
+    kept: SummedColumns,
     runs: Sequence[Span] | None,
     on_bad: Callable[[str], object],
 ) -> DaySamples:
@@ -179,7 +179,7 @@ class _Reader:
         self,
         table: str,
         scope: Scope,
-        kept: Kept,
+        kept: SummedColumns,
         runs: Sequence[Span] | None,
         pages: Mapping[str, Sequence[Span]],
     ) -> None:

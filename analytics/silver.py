@@ -37,7 +37,7 @@ from analytics.bronze import (
     spans_of,
 )  # fmt: skip
 from analytics.files import ARROW, BROKEN, HistoryError, Part, replacing
-from analytics.sums import Kept
+from analytics.sums import SummedColumns
 
 _PORTAL: Final = Scope(PORTAL)
 _PAIR: Final = Scope(PAIR, HOUR_US)
@@ -74,7 +74,7 @@ class Work:
     history: Path
     dro: str
     days: Sequence[Day]
-    kept: Mapping[str, Kept]
+    kept: Mapping[str, SummedColumns]
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ def made_days(history: Path, table: str = "end") -> set[tuple[str, str]]:
     }
 
 
-def steps(samples: DaySamples, scope: Scope, kept: Kept) -> pa.Table:
+def steps(samples: DaySamples, scope: Scope, kept: SummedColumns) -> pa.Table:
     """Make a row for each scope and step: `minute` is the first one of it since 1970.
 
     `ts_first`, `ts_last` (us), `samples`, `up_samples`; sums of counters and gauges as they were last, some as they
@@ -203,7 +203,7 @@ def _each(of: np.ufunc, values: Ints, starts: Ints) -> Ints:
     return found
 
 
-def _sums(kept: Kept, values: Ints) -> dict[str, Ints]:
+def _sums(kept: SummedColumns, values: Ints) -> dict[str, Ints]:
     """Add up raw counters: the highest value of a sum is the sum of the highest ones."""
     at = {name: nth for nth, name in enumerate(dict.fromkeys(n for names in kept.counters.values() for n in names))}
     return {name: values[:, [at[part] for part in parts]].sum(axis=1) for name, parts in kept.counters.items()}
@@ -217,7 +217,7 @@ class Growth:
     `end`: the seeds of the next day.
     """
 
-    def __init__(self, scope: Scope, parts: Sequence[tuple[DaySamples, Kept]], seeds: Seeds) -> None:
+    def __init__(self, scope: Scope, parts: Sequence[tuple[DaySamples, SummedColumns]], seeds: Seeds) -> None:
         self._scope, self._seeds = scope, seeds
         self._run = scope.key.index("run")
         names = [name for _, kept in parts for name in kept.counters]

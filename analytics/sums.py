@@ -50,7 +50,7 @@ HIGHEST: Final[Mapping[str, Sequence[str]]] = {
 
 
 @dataclass(slots=True)
-class Kept:
+class SummedColumns:
     """For each name the columns that are added up: counters, gauges by their last value, by their highest."""
 
     counters: dict[str, list[str]] = field(default_factory=dict)
@@ -58,10 +58,10 @@ class Kept:
     highest: dict[str, list[str]] = field(default_factory=dict)
 
 
-def kept_of(table: str, columns: Mapping[str, FileColumn]) -> Kept:
+def kept_of(table: str, columns: Mapping[str, FileColumn]) -> SummedColumns:
     """Find the columns of each sum. A counter that no file has is always 0, a gauge is unknown."""
     made: list[dict[str, list[str]]] = [{name: [] for name in of.get(table, ())} for of in (COUNTERS, LAST, HIGHEST)]
-    kept = Kept(*made)
+    kept = SummedColumns(*made)
     counters = kept.counters
     for column in columns.values():
         name = _plain(column)
