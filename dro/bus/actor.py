@@ -125,6 +125,8 @@ class WorkerContext:
         """What its former incarnation has left for it, and it leaves for the next."""
         self.goes_on = identity.goes_on
         """Whether the former incarnation was killed, so that what it has kept is there; else nothing is."""
+        self.kept_dir = identity.kept_dir
+        """A directory in shared memory for files that the next incarnation goes on with."""
         self.kept_sockets = NO_SOCKETS
         self.kept_state: Kept = NOTHING_KEPT
         """Sockets, rows and logs that the former incarnation has left, and this one leaves."""

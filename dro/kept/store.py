@@ -64,8 +64,8 @@ class Kept:
     sockets: SocketHolder
     rows: KeptRows | None = None
     folder: Path | None = None
-    turn: TurnNumber = field(default_factory=TurnNumber)
     gate: Gate = field(default_factory=Gate)
+    turn: TurnNumber = field(default_factory=TurnNumber)
 
 
 NOTHING_KEPT: Final = Kept(_NoSockets())
