@@ -8,7 +8,7 @@ cdef Py_ssize_t _ACCOUNTED, _SENT, _SENT_OF, _FORWARDED
 cdef class Egress:
     cdef public object queue, _now_ns, _call_later, _order
     cdef public CounterPage _page
-    cdef public dict _feeds, _lanes, _touched, _rings
+    cdef public dict _feeds, _lanes, _touched, _rings, _again
     cdef public RunTable _table
     cdef public bytearray _buffer
     cdef public object _worker

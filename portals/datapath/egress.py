@@ -86,6 +86,7 @@ class Egress:
         self.is_operational = True
         """False, set by a link to another DRO that is down: what is dropped then is dropped for that reason."""
         self._drops_logged_ns = 0
+        self._again: dict[int, int] = {}  # by sibling: fragments that come once more, and are counted already
 
     # siblings
 
@@ -113,13 +114,32 @@ class Egress:
         return lost
 
     def go_back(self, worker: int, fragments: int, nbytes: int) -> None:
-        """Take back what was accounted for beyond these: it is taken once more from the sibling's queue."""
+        """Take back what was accounted for beyond these: it is taken once more from the sibling's queue.
+
+        What of it was sent already is no duplicate: it counts as sent, once (`_count_again`), until `end_again`.
+        """
         page = self._page
         base = page.pair(worker)
-        if page[base + PairSlot.ACCOUNTED] > fragments:
-            page.set(base + PairSlot.ACCOUNTED, fragments)
-        if page[base + PairSlot.ACCOUNTED_BYTES] > nbytes:
-            page.set(base + PairSlot.ACCOUNTED_BYTES, nbytes)
+        accounted, accounted_bytes = page[base + PairSlot.ACCOUNTED], page[base + PairSlot.ACCOUNTED_BYTES]
+        self._again[worker] = max(0, accounted - fragments)
+        page.set(base + PairSlot.ACCOUNTED, min(accounted, fragments))
+        page.set(base + PairSlot.ACCOUNTED_BYTES, min(accounted_bytes, nbytes))
+
+    def end_again(self, worker: int) -> None:
+        """Nothing more comes from the sibling that the incarnation before has taken."""
+        self._send_batch()
+        self._again.pop(worker, None)
+
+    def _count_again(self, worker: int, fragments: int, length: int) -> None:
+        """Count what the incarnation before had sent: for the first time, unless it was killed behind its entry."""
+        page = self._page
+        base = page.pair(worker)
+        counted = min(fragments, self._again[worker])
+        self._again[worker] -= counted
+        page.add_sized(base + _ACCOUNTED, fragments, fragments * length)
+        page.add_sized(_FORWARDED, -counted, -counted * length)
+        page.add_sized(_SENT, fragments - counted, (fragments - counted) * length)
+        page.add_sized(base + _SENT_OF, fragments - counted, (fragments - counted) * length)
 
     def books(self, worker: int) -> tuple[int, int]:
         """Return fragments and bytes of the sibling that were ever sent or dropped, or that wait."""
@@ -369,7 +389,9 @@ class Egress:
         if old := window.too_old:
             self._drop(Slot.DROPPED_OLD, worker, old, old * length)
             again -= old
-        if again:
+        if again and worker in self._again:
+            self._count_again(worker, again, length)
+        elif again:
             self._drop(Slot.DROPPED_DUP, worker, again, again * length)
         for number, (index, count) in enumerate(parts):
             place = row

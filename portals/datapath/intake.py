@@ -39,6 +39,7 @@ class Intake:
     def __init__(self, egress: Egress, addressed: AddressedData, kept: Kept = NOTHING_KEPT) -> None:
         """`kept`: what the next incarnation of this portal goes on with."""
         self._rows = kept.rows
+        self._again: dict[int, int] = {}  # up to here the incarnation before may have taken descriptors of a sibling
         self._turn = kept.turn
         self._turn_row = kept.rows.row(TURN, b"") if kept.rows is not None else None
         if self._turn_row is not None and self._turn_row.former is not None:
@@ -67,6 +68,7 @@ class Intake:
         if former is not None and former.a == ring.incarnation:
             goes_on_at = former.b
             self._egress.go_back(worker, former.c, former.d)
+            self._again[worker] = goes_on_at + BATCHES_PER_TURN
         if row is not None:
             self._places[worker] = row
         self._queues[worker] = DescriptorReader(ring, me, goes_on_at=goes_on_at)
@@ -82,6 +84,8 @@ class Intake:
             self._leaving[worker] = queue
             self._introduced.pop(worker, None)
             self._polled.pop(worker, None)
+            if self._again.pop(worker, None) is not None:
+                self._egress.end_again(worker)
 
     def when_gone(self, worker: int, then: Callable[[], object]) -> None:
         """Call `then` as soon as nothing is left of an incarnation that was removed, which may be now."""
@@ -174,8 +178,12 @@ class Intake:
 
     def _finish_taken(self) -> None:
         """Note that all that was taken has been sent, dropped or queued: the next incarnation goes on behind it."""
-        while self._taken:
-            self._finish(*self._taken.popitem())
+        for worker, queue in self._taken.items():
+            self._finish(worker, queue)
+            if self._again and queue.taken >= self._again.get(worker, queue.taken + 1):
+                del self._again[worker]
+                self._egress.end_again(worker)
+        self._taken.clear()
         if self._turn_row is not None:
             self._turn_row.write(self._turn.now)
             self._turn.now += 1
