@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from dro.kept.gate import Gate
 from dro.kept.rows import KeptRows
 
-RECEIVING: Final = b"rcv:"
+RECEIVING: Final = b"rcv "
 """Begins the names of sockets that sessions of sources of others are received on."""
 
 

@@ -75,7 +75,6 @@ class FakeWorker:
         self.kept = KeptBytes()
         self.kept_state = NOTHING_KEPT
         self.kept_sockets = NO_SOCKETS
-        self.kept_state = NOTHING_KEPT
         self.goes_on = False
         self.kept_dir = folder / f"{name}.kept"
         self.kept_dir.mkdir(exist_ok=True)

@@ -66,7 +66,7 @@ _BATCHES_PER_TURN: Final = 4
 NAK_OVERHEAD_BYTES: Final = 16
 RX: Final = lbtrm.FLAG_RETRANSMISSION
 ROW_KIND: Final = b"lbtrm-rcv"
-GROUP_PREFIX: Final = RECEIVING + b"lbtrm-group:"
+GROUP_PREFIX: Final = RECEIVING + b"lbtrm-group "
 _IS_NOTED: Final = 1
 NO_ROOM: Final = RunTable(0)
 """Of a session that no data has come of: a table has some 200 KiB, and many sessions say little."""

@@ -34,7 +34,7 @@ from dro.wire.lbmc.data_blocks import SsfInit
 from dro.wire.source_string import TcpAddress, format_source
 
 ROW_KIND: Final = b"tcp-rcv"
-CONNECTION_PREFIX: Final = RECEIVING + b"tcp:"
+CONNECTION_PREFIX: Final = RECEIVING + b"tcp "
 HEADER_BYTES: Final = 4
 """Of a message, that say how long it is."""
 LEAST_BUFFER_BYTES: Final = 2 * MESSAGE_MAX
@@ -263,7 +263,7 @@ class KeptTcpReceiver(TcpReceiver):
 
 
 def _message_bytes(view: memoryview, end: int) -> int:
-    """Length of the message that begins the view; of its header when there is not even that up to `end`."""
+    """Return how long the message is that begins the view; its header when there is not even that up to `end`."""
     return view[2] << 8 | view[3] if end >= HEADER_BYTES else HEADER_BYTES
 
 

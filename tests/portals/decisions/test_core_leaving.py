@@ -24,6 +24,7 @@ from portals.decisions.messages import (
     InitialStateSent,
     InterestAdded,
     KnownProxiesSent,
+    KnownSourcesSent,
     PortalHello,
     SourceGone,
     SourceSeen,
@@ -139,7 +140,7 @@ def test_a_withdrawn_portal_greets_a_sibling_and_tells_it_nothing() -> None:
     *effects, everything = core.take_effects()
     assert effects == [SendToSibling(1, PortalHello(2, 1, 7, 70))]
     assert isinstance(everything, SendInitialState)
-    assert list(filter(None, everything.messages)) == [KnownProxiesSent(), InitialStateSent()]
+    assert list(filter(None, everything.messages)) == [KnownProxiesSent(), KnownSourcesSent(), InitialStateSent()]
 
 
 def test_what_is_told_for_a_drain_keeps_its_place_among_the_decisions() -> None:

@@ -32,6 +32,7 @@ from portals.decisions.messages import (
     InterestAdded,
     InterestRemoved,
     KnownProxiesSent,
+    KnownSourcesSent,
     PortalMessage,
     SourceGone,
     SourceSeen,
@@ -211,7 +212,8 @@ def test_an_exchange_tells_what_siblings_may_know() -> None:
     seen = alone.core.own.seen
     interest = [InterestAdded(b"T0", PATTERN_NONE, domain) for domain in (HERE, 9)]
     assert first == KnownProxiesSent()
-    assert [*filter(None, everything.messages)] == [*interest, seen[handles[0]], seen[handles[2]], InitialStateSent()]
+    known = [KnownSourcesSent(), *interest, seen[handles[0]], seen[handles[2]], InitialStateSent()]
+    assert [*filter(None, everything.messages)] == known
 
 
 def test_an_exchange_ends_when_the_portal_is_withdrawn() -> None:
@@ -223,7 +225,7 @@ def test_an_exchange_ends_when_the_portal_is_withdrawn() -> None:
     (everything,) = [e for e in alone.effects() if isinstance(e, SendInitialState)]
     next(everything.messages)
     alone.core.withdraw()
-    assert list(filter(None, everything.messages)) == [InitialStateSent()]
+    assert list(filter(None, everything.messages)) == [KnownSourcesSent(), InitialStateSent()]
 
 
 def test_a_new_pattern_finds_topics_step_by_step_until_it_goes() -> None:

@@ -62,6 +62,7 @@ from portals.decisions.messages import (
     KnownProxiesSent,
     KnownProxy,
     KnownSource,
+    KnownSourcesSent,
     PortalHello,
     PortalMessage,
     SourceGone,
@@ -76,6 +77,7 @@ from portals.decisions.siblings import REJOIN_HOLD_NS
 from portals.shell.portal import (
     DELIVER_NS,
     GAUGES_NS,
+    KNOWN_NS,
     LOOK_NS,
     RING_RETRY_NS,
     PortalShell,
@@ -86,13 +88,14 @@ from tests.fakes.siblings import all_messages, confirm_at_once
 from tests.fakes.um_contexts import Stepper
 from tests.fakes.worker import FakeWorker, logged
 from tests.portals.datapath.test_data_path import data
-from tests.portals.shell.test_portal import OTID, NothingHeld, OtherLink
+from tests.portals.shell.test_portal import DOMAIN, OTID, NothingHeld, OtherLink
 
 ME, SIBLING, THIRD = 1, 2, 3
 MANAGER = 0
 HERE, THERE = 10, 20  # the domains of the portal and of its sibling
 ROUTES = RouteTable(7, (Route((HERE,), THERE, ME, SIBLING), Route((THERE,), HERE, SIBLING, ME)))
 HANDLE = 1 << 24 | 1  # of the first source of an incarnation 1
+KNOWN_HERE = SourceSeen(1 << 24 | 7, OTID, b"KNOWN", DOMAIN, 0, 1, b"", b"how it was joined")
 SEEN = SourceSeen(5, OTID, b"AAA", THERE, 0, 1, b"")
 WITH_RINGS = (Role.ENDPOINT, Role.PEER)
 
@@ -159,9 +162,10 @@ class TimedLink(OtherLink):
 class Alone:
     """The portal P1; `sibling` is told of by the bus, its ring is a file of the test."""
 
-    def __init__(self, stepper: Stepper, folder: Path) -> None:
+    def __init__(self, stepper: Stepper, folder: Path, *, goes_on: bool = False) -> None:
         self.stepper = stepper
         self.worker = FakeWorker(stepper.loop, folder, ME, "P1")
+        self.worker.goes_on = goes_on
         confirm_at_once(self.worker)
         self.core = PortalCore(ME, 1, HERE, source_deletion_delay_ns=ms(100), matcher=compile_pattern)
         self.shell = PortalShell(self.worker.ctx, self.core, 1000)
@@ -242,7 +246,8 @@ def test_other_portals_are_siblings_at_once(alone: Alone, role: Role) -> None:
     page.set(page.pair(SIBLING) + PairSlot.HANDED, 9)
     page.set(page.pair(SIBLING) + PairSlot.HANDED_BYTES, 900)
     alone.peer_up(SIBLING, role)
-    said = [PortalHello(ME, 1, 9, 900), KnownProxiesSent(), InitialStateSent()] if role in WITH_RINGS else []
+    initial = [PortalHello(ME, 1, 9, 900), KnownProxiesSent(), KnownSourcesSent(), InitialStateSent()]
+    said = initial if role in WITH_RINGS else []
     assert alone.sent() == [(SIBLING, message) for message in said]
 
 
@@ -265,10 +270,9 @@ def test_a_sibling_whose_ring_cannot_be_opened_is_none_until_it_can(
     alone.stepper.run(RING_RETRY_NS // ms(1))
     hello, *others = alone.sent()
     assert hello == (THIRD, PortalHello(ME, 1, 0, 0))
-    assert others == [
-        (THIRD, m)
-        for m in (KnownProxiesSent(), InterestAdded(b"AAA", PATTERN_NONE, HERE), InitialStateSent(), ForwardStart(5))
-    ]
+    interest = InterestAdded(b"AAA", PATTERN_NONE, HERE)
+    told = (KnownProxiesSent(), KnownSourcesSent(), interest, InitialStateSent(), ForwardStart(5))
+    assert others == [(THIRD, m) for m in told]
     assert alone.effects() == [OpenProxySource(THIRD, SEEN), OpenProxyReceiver(b"BBB", PATTERN_NONE, (THERE,))]
     alone.stepper.run(5 * RING_RETRY_NS // ms(1))
     assert alone.worker.rings[1:] == []
@@ -285,6 +289,74 @@ def test_a_sibling_without_a_ring_that_ends_is_not_tried_again(alone: Alone) -> 
     alone.peer_up(SIBLING)
     alone.stepper.settle()
     assert alone.core.siblings.by_topic == {}, "what it said is forgotten"
+
+
+class GoesOn(Alone):
+    """The portal P1, whose former incarnation was killed; notes what it forwards when it forwards again."""
+
+    def __init__(self, stepper: Stepper, folder: Path) -> None:
+        super().__init__(stepper, folder, goes_on=True)
+        self.forwards: list[int] = []
+        self.forwarded: list[tuple[int, tuple[int, ...]]] = []
+        self.shell.on_forwards_again = self._on_forwards_again
+        FakeWorker(stepper.loop, folder, THIRD, "P3").create_ring(1 << 16)
+
+    def _on_forwards_again(self) -> None:
+        self.forwards.append(self.now_ns)
+        self.forwarded += [(entry.handle, entry.egress) for entry in self.shell.entries.values()]
+
+
+@pytest.fixture
+def going_on(stepper: Stepper, tmp_path: Path) -> GoesOn:
+    return GoesOn(stepper, tmp_path)
+
+
+def test_a_portal_that_goes_on_forwards_again_when_all_siblings_have_named_what_they_had(going_on: GoesOn) -> None:
+    for worker in (SIBLING, THIRD):
+        going_on.peer_up(worker)
+    going_on.stepper.settle()
+    going_on.hear(SIBLING, KnownSource(KNOWN_HERE))
+    going_on.hear(SIBLING, KnownSourcesSent())
+    going_on.stepper.settle()
+    assert going_on.forwards == []
+    going_on.hear(THIRD, KnownSourcesSent())
+    going_on.stepper.settle()
+    assert going_on.forwards == [going_on.now_ns]
+    assert going_on.forwarded == [(KNOWN_HERE.handle, (SIBLING,))], "under its former handle, at once"
+    going_on.stepper.run(2 * KNOWN_NS // ms(1))
+    assert len(going_on.forwards) == 1
+
+
+def test_a_portal_that_goes_on_joins_what_it_had_before_it_forwards(going_on: GoesOn) -> None:
+    going_on.peer_up(SIBLING)
+    going_on.stepper.settle()
+    going_on.link.takes_ns = ACT_NS
+    going_on.hear(SIBLING, KnownSource(KNOWN_HERE))
+    going_on.hear(SIBLING, KnownSourcesSent())
+    going_on.stepper.settle()
+    assert going_on.forwarded == [(KNOWN_HERE.handle, (SIBLING,))]
+
+
+def test_a_portal_that_goes_on_waits_no_longer_than_its_limit(going_on: GoesOn) -> None:
+    began_ns = going_on.now_ns
+    going_on.peer_up(SIBLING)
+    going_on.peer_up(THIRD)
+    going_on.hear(SIBLING, KnownSourcesSent())
+    going_on.stepper.run(KNOWN_NS // ms(1) - 10)
+    assert going_on.forwards == []
+    going_on.stepper.run(20)
+    assert going_on.forwards == [began_ns + KNOWN_NS]
+
+
+def test_a_portal_that_goes_on_does_not_wait_for_a_sibling_that_is_down(going_on: GoesOn) -> None:
+    going_on.peer_up(SIBLING)
+    going_on.peer_up(THIRD)
+    going_on.hear(SIBLING, KnownSourcesSent())
+    going_on.stepper.settle()
+    del going_on.worker.peers[THIRD]
+    going_on.worker.told["on_peer_down"](PeerDown(THIRD, 1))
+    going_on.stepper.settle()
+    assert len(going_on.forwards) == 1
 
 
 def test_siblings_learn_that_the_portal_knows_its_domain_when_little_more_comes(alone: Alone) -> None:
