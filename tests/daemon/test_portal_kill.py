@@ -99,7 +99,7 @@ def test_one_portal_after_the_other_is_killed_and_one_twice(ring: Ring) -> None:
     ring.settle()
     with site.books() as books:
         assert books.problems() == []
-        assert all(set(books.dropped(n)) and books[n, Slot.DROPPED_BLOCKED] == 0 for n in books.pages)
+        assert {n: books[n, Slot.DROPPED_BLOCKED] for n in books.pages} == dict.fromkeys(books.pages, 0)
     assert all((flow[DUPLICATES], flow[WRONG]) == (0, 0) for flow in ring.flows.values())
     assert "two portals in one domain" not in site.log
     assert site.stop() == 0
@@ -213,7 +213,7 @@ SHORT_WAIT = "receiver transport_lbtrm_nak_generation_interval 500\n"
 @pytest.mark.parametrize(
     ("transport", "um", "kills"),
     [
-        ("lbtrm", SHORT_WAIT, ("P1", "P2", "P1")),  # behind P1 the session goes on, so the gap is waited for
+        ("lbtrm", SHORT_WAIT, ("P1", "P2", "P1")),
         ("tcp", "", ("P1", "P2", "P1")),
         ("lbtrm", "", ("P2", "P2")),
     ],
@@ -262,6 +262,4 @@ def test_an_application_hears_every_message_once_in_order_or_of_its_loss(
     for inbox in inboxes:
         assert inbox.numbers == sorted(set(inbox.numbers))
         assert inbox.lost == sent - inbox.numbers[0] - len(inbox.numbers)
-    if "P1" in kills:
-        assert any(inbox.lost for inbox in inboxes), "what comes while nobody listens in the TRD of the source"
     assert max(inbox.longest_s for inbox in inboxes) < RECOVERY_S
