@@ -82,6 +82,9 @@ POLL_MAX_US: Final = 1_000_000
 DEFAULT_GRACE_MS: Final = 3_500
 CLOSING_MS: Final = 2_000
 """After the grace period, to close what is open; where multicast groups are left all the time, that waits."""
+RING: Final = "ring"
+FORMER_RING: Final = "ring.former"
+"""What the rings of this incarnation and the one before are called in the folder of what is kept."""
 STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
 """Signals that stay blocked from before the fork until the child has handlers of its own."""
@@ -202,7 +205,21 @@ class WorkerContext:
         if self.ring is not None or self.is_ready:
             raise LocalProtocolError("a worker has one ring, made before it is ready")
         self.ring = RingWriter.create(self.identity.ring_path, capacity, self.incarnation)
+        if (folder := self.kept_state.folder) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                (folder / RING).replace(folder / FORMER_RING)
+            os.link(self.identity.ring_path, folder / RING)
         return self.ring
+
+    def former_ring(self, incarnation: int) -> RingReader | None:
+        """Open the ring of that former incarnation; None when it is not there."""
+        folder = self.kept_state.folder
+        if folder is None:
+            return None
+        try:
+            return RingReader.open(folder / FORMER_RING, incarnation)
+        except ResourceError:
+            return None
 
     def open_ring(self, peer: PeerUp) -> RingReader:
         """Open a sibling's ring. Raises: ResourceError when it has none, or died meanwhile (`on_peer_down` follows)."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,6 +149,12 @@ class CounterPage:
             if self._cells[_PUBLISHED] == count:
                 return memoryview(data).cast("Q").tolist()
         raise ResourceError(f"{self.path} changes too fast to be read", remedy="try again")
+
+    def go_back(self, slots: Iterable[int]) -> None:
+        """Let these general slots be what was published last: what was added since is counted once more."""
+        published = self._copies[self._cells[_PUBLISHED] % COPIES]
+        for slot in slots:
+            self.slots[slot] = published[slot]
 
     def close(self) -> None:
         self._written = None

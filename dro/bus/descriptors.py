@@ -53,6 +53,13 @@ SOURCE_DATA: Final = Queue(0, 8, 10, 0, 4032)
 ADDRESSED: Final = Queue(1, 11, 12, 4032 * _SLOT.size, 64)
 
 
+def announced_in(ring: RingReader, reader: int) -> int:
+    """Return how many descriptors of source data a ring has ever had for a reader."""
+    at = CELLS_AT + reader * CELLS_BYTES
+    with ring.queues[at : at + CELLS_BYTES] as view, view.cast("Q") as cells:
+        return cells[SOURCE_DATA.head]
+
+
 class BatchDescriptor(NamedTuple):
     """A batch: its table of `rows` runs lies at ring position `table`; `fragments` and `nbytes` in all of them.
 

@@ -17,12 +17,12 @@ cdef class Pending:
     cpdef object new_rows(self)
 
 cdef class Ingress:
-    cdef public object requests, counts_unknown, _queues, _wake, _name_of, _at_turn_end, _clock
+    cdef public object requests, counts_unknown, _queues, _wake, _name_of, _at_turn_end, _clock, _rows
     cdef public RingWriter _ring
     cdef public CounterPage _page
     cdef public Histogram _latency
     cdef public Py_ssize_t _chunk_max
-    cdef public dict _pending, _refusals
+    cdef public dict _pending, _refusals, _handed, _announced
     cdef public long long _now_ns
 
     cpdef object flush(self)

@@ -13,9 +13,11 @@ from typing import Final, Protocol
 
 from dro.bus.counters import CounterPage, Histogram
 from dro.bus.descriptors import BatchDescriptor as QueueSlot
-from dro.bus.ring import RingWriter
+from dro.bus.descriptors import announced_in
+from dro.bus.ring import RingReader, RingWriter
 from dro.clock import NS_PER_US, MonotonicClock
 from dro.errors import ResourceError
+from dro.kept.rows import KeptRow, KeptRows
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import PairSlot, Slot
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 
 CHUNK_MAX_BYTES: Final = 1 << 20
+HANDED: Final = b"handed"
+"""Kind of the rows: descriptors announced to a sibling, fragments and bytes handed to it, incarnation of the ring."""
 # plain integers in the compiled form; and `QueueSlot` without a function of Python
 _HANDED, _TOPIC_RCVD, _BATCHES_IN, _RUNS_IN = PairSlot.HANDED, Slot.TOPIC_RCVD, Slot.BATCHES_IN, Slot.RUNS_IN
 _SOURCE_DATA, _new, _NS_PER_US = int(BatchKind.SOURCE_DATA), tuple.__new__, NS_PER_US
@@ -96,12 +100,16 @@ class Ingress:
         chunk_max_bytes: int = CHUNK_MAX_BYTES,
         name_of: Callable[[int], str] = str,
         at_turn_end: Callable[[Callable[[], object]], object] = lambda call: call(),
+        rows: KeptRows | None = None,
     ) -> None:
         """`wake(worker)` is called after each descriptor, and the callable that `at_turn_end` gets after the turn.
 
         `now_ns` is the clock of `on_fragments`. `chunk_max_bytes` is more than the largest fragment, and less than the
-        ring's capacity. `name_of` names siblings in the log.
+        ring's capacity. `name_of` names siblings in the log. `rows`: for the books of the next incarnation.
         """
+        self._rows = rows
+        self._handed: dict[int, KeptRow | None] = {}
+        self._announced: dict[int, int] = {}  # descriptors, by sibling
         self._ring = ring
         self._page = page
         self._queues = queues
@@ -133,6 +141,40 @@ class Ingress:
                 self._select(transport, view, table)
         self._place(view)
         self._at_turn_end(self.flush)
+
+    def go_on(self, former_ring: Callable[[int], RingReader | None]) -> None:
+        """Take back what the former incarnation had counted and not announced: it comes once more.
+
+        `former_ring` opens its ring, of which it gets the incarnation.
+        """
+        page = self._page
+        page.go_back((_TOPIC_RCVD, _TOPIC_RCVD + 1))
+        ring: RingReader | None = None
+        for worker in range(page.pair_blocks if self._rows is not None else 0):
+            row = self._row(worker) if page[page.pair(worker) + _HANDED] else None
+            if row is None or row.former is None:
+                continue
+            announced, fragments, nbytes, incarnation = row.former
+            ring = ring or former_ring(incarnation)
+            if ring is not None and ring.incarnation == incarnation and announced_in(ring, worker) == announced:
+                page.set(page.pair(worker) + PairSlot.HANDED, fragments)
+                page.set(page.pair(worker) + PairSlot.HANDED_BYTES, nbytes)
+        if ring is not None:
+            ring.close()
+
+    def _row(self, worker: int) -> KeptRow | None:
+        """Return where it is noted what a sibling was handed."""
+        if worker not in self._handed:
+            self._handed[worker] = None if self._rows is None else self._rows.row(HANDED, b"%d" % worker)
+        return self._handed[worker]
+
+    def _note(self, worker: int) -> None:
+        """Note what the sibling was handed, as its queue has it now."""
+        if (row := self._row(worker)) is not None:
+            page = self._page
+            base = page.pair(worker)
+            row.write(self._announced.get(worker, 0), page[base + _HANDED], page[base + _HANDED + 1],
+                      self._ring.incarnation)  # fmt: skip
 
     def flush(self) -> None:
         """Announce what lies in the ring."""
@@ -341,9 +383,13 @@ class Ingress:
         elif not self._queues.put(worker, _new(QueueSlot, (at, placed, fragments, nbytes, _SOURCE_DATA))):
             self._count_refused(worker, PairSlot.REFUSED, fragments, nbytes)
         else:
+            if self._rows is not None:
+                self._announced[worker] = self._announced.get(worker, 0) + 1
             self._latency.observe((self._clock() - pending.since_ns) // _NS_PER_US, fragments)
             if worker in self._refusals:
                 self._refusals[worker].on_end()
+        if self._rows is not None:
+            self._note(worker)
         self._wake(worker)
 
     def _count_refused(self, worker: int, why: int, fragments: int, nbytes: int) -> None:

@@ -93,8 +93,10 @@ class PortalShell:
         self._queues = DescriptorWriter(ring)
         self.ingress = Ingress(
             ring, ctx.counters, self._queues, self._wake, now_ns=ctx.loop.now_ns, name_of=ctx.name_of,
-            at_turn_end=ctx.loop.at_turn_end,
+            at_turn_end=ctx.loop.at_turn_end, rows=ctx.kept_state.rows,
         )  # fmt: skip
+        if ctx.goes_on:
+            self.ingress.go_on(ctx.former_ring)
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
         self._intake = Intake(self.egress, self.addressed, ctx.kept_state)

@@ -91,6 +91,9 @@ class FakeWorker:
     def ctx(self) -> WorkerContext:
         return cast(WorkerContext, self)
 
+    def former_ring(self, incarnation: int) -> RingReader | None:
+        return None
+
     def create_ring(self, capacity: int) -> RingWriter:
         path = self.folder / f"{self.name}.ring"
         ring = RingWriter.create(path, capacity, 1)
