@@ -238,6 +238,10 @@ class WorkerContext:
         ring = str(self.identity.ring_path) if self.ring is not None else ""
         self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address))
 
+    def hear_parent(self) -> None:
+        """Take all that the parent has said up to now."""
+        self._control.drain()
+
     def finish(self) -> None:
         """Make `run` return after this turn."""
         self._finished = True

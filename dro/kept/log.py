@@ -125,12 +125,12 @@ class SharedLog:
 
     @property
     def mark(self) -> int:
-        """What the owner wants to find again."""
+        """Return what the owner wants to find again."""
         return self._mark
 
     @property
     def after(self) -> int:
-        """What follows the newest record."""
+        """Return what follows the newest record."""
         return self._after
 
     def begin(self, after: int, mark: int) -> None:
@@ -219,7 +219,7 @@ class SharedLog:
 
     @property
     def first(self) -> int:
-        """What the oldest record begins with; without one, what follows."""
+        """Return what the oldest record begins with; without one, what follows."""
         return self._first if self._begin < self._end else self._after
 
     def newest_first(self) -> Iterator[LogRecord]:

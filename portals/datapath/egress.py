@@ -36,6 +36,7 @@ from dro.transport.runs import (
     RunTable,
 )
 from dro.transport.session import SenderTransport
+from portals.datapath import pair_books
 from portals.datapath.descriptor import JOIN_BELOW, decode, table_bytes
 from portals.datapath.feeder_order import FeederOrder
 from portals.datapath.max_queue import MaxQueue
@@ -118,12 +119,7 @@ class Egress:
 
         What of it was sent already is no duplicate: it counts as sent, once (`_count_again`), until `end_again`.
         """
-        page = self._page
-        base = page.pair(worker)
-        accounted, accounted_bytes = page[base + PairSlot.ACCOUNTED], page[base + PairSlot.ACCOUNTED_BYTES]
-        self._again[worker] = max(0, accounted - fragments)
-        page.set(base + PairSlot.ACCOUNTED, min(accounted, fragments))
-        page.set(base + PairSlot.ACCOUNTED_BYTES, min(accounted_bytes, nbytes))
+        self._again[worker] = pair_books.go_back(self._page, worker, fragments, nbytes)
 
     def end_again(self, worker: int) -> None:
         """Nothing more comes from the sibling that the incarnation before has taken."""
@@ -140,15 +136,6 @@ class Egress:
         page.add_sized(_FORWARDED, -counted, -counted * length)
         page.add_sized(_SENT, fragments - counted, (fragments - counted) * length)
         page.add_sized(base + _SENT_OF, fragments - counted, (fragments - counted) * length)
-
-    def books(self, worker: int) -> tuple[int, int]:
-        """Return fragments and bytes of the sibling that were ever sent or dropped, or that wait."""
-        page = self._page
-        base = page.pair(worker)
-        return (
-            page[base + PairSlot.ACCOUNTED] + page[base + PairSlot.QUEUED],
-            page[base + PairSlot.ACCOUNTED_BYTES] + page[base + PairSlot.QUEUED_BYTES],
-        )
 
     def reconcile_own_restart(self) -> None:
         """Settle at start what an earlier incarnation of this portal had taken over and queued, which died with it.

@@ -4,7 +4,7 @@ cdef class Intake:
     cdef public object _egress
     cdef public object _addressed
     cdef public dict _addressed_queues, _queues, _introduced, _polled, _leaving, _waits, _places, _taken, _again
-    cdef public object _rows, _turn, _turn_row
+    cdef public object _rows, _turn, _turn_row, _page
     cdef public set _can_deliver
 
     cpdef bint take(self) except -1

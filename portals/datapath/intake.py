@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dro.bus.counters import CounterPage
 from dro.bus.descriptors import ADDRESSED, DescriptorReader, fence
 from dro.bus.ring import RingReader
 from dro.kept.rows import KeptRow
 from dro.kept.store import NOTHING_KEPT, Kept
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
+from portals.datapath.pair_books import books_of
 
 PLACE: Final = b"place"
 """Kind of the rows: incarnation of a sibling's ring, descriptors worked off, fragments and bytes in its books."""
@@ -36,8 +38,9 @@ MESSAGES_PER_TURN: Final = 8  # of addressed data, likewise
 class Intake:
     """The queues of all siblings that are up, and of those that are not read to their end."""
 
-    def __init__(self, egress: Egress, addressed: AddressedData, kept: Kept = NOTHING_KEPT) -> None:
-        """`kept`: what the next incarnation of this portal goes on with."""
+    def __init__(self, egress: Egress, addressed: AddressedData, page: CounterPage, kept: Kept = NOTHING_KEPT) -> None:
+        """`page` has the books; `kept`: what the next incarnation of this portal goes on with."""
+        self._page = page
         self._rows = kept.rows
         self._again: dict[int, int] = {}  # up to here the incarnation before may have taken descriptors of a sibling
         self._turn = kept.turn
@@ -190,7 +193,7 @@ class Intake:
 
     def _finish(self, worker: int, queue: DescriptorReader) -> None:
         if (row := self._places.get(worker)) is not None:
-            row.write(queue.ring.incarnation, queue.taken, *self._egress.books(worker))
+            row.write(queue.ring.incarnation, queue.taken, *books_of(self._page, worker))
         queue.finish()
 
     def _close(self, worker: int, queue: DescriptorReader) -> None:

@@ -99,7 +99,7 @@ class PortalShell:
             self.ingress.go_on(ctx.former_ring)
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
-        self._intake = Intake(self.egress, self.addressed, ctx.kept_state)
+        self._intake = Intake(self.egress, self.addressed, ctx.counters, ctx.kept_state)
         self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
         self._siblings = Conversations(ctx, self._on_message, self.engine.act, lambda: self.engine.is_behind)
         self._route_manager: int | None = None
@@ -313,9 +313,14 @@ class PortalShell:
 
     def _look_whether_it_forwards(self) -> None:
         """Look whether all siblings have named the sources that they had from here, and these are joined."""
+        if self._has_heard_all():
+            self._ctx.hear_parent()  # of siblings that are up as well
+            if self._has_heard_all():
+                self._forward_again()
+
+    def _has_heard_all(self) -> bool:
         up = [peer.worker for peer in self._ctx.peers.values() if peer.role in (Role.ENDPOINT, Role.PEER)]
-        if up and self.engine.is_quiet and all(map(self.core.siblings.has_sent_known_sources, up)):
-            self._forward_again()
+        return bool(up) and self.engine.is_quiet and all(map(self.core.siblings.has_sent_known_sources, up))
 
     def _forward_again(self) -> None:
         if not self._forwards_again:

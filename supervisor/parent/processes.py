@@ -185,8 +185,10 @@ class WorkerProcesses:
         worker.ready = ready
         self._estates[worker.index].succession.on_ready()
         worker.is_announced = worker.spec.is_on_bus
-        for sibling in self._workers.working_siblings(worker):
+        siblings = list(self._workers.working_siblings(worker))
+        for sibling in siblings:
             self.send(worker, _peer_up(sibling))
+        for sibling in siblings:  # behind: who hears of the first has all others to hear
             self.send(sibling, _peer_up(worker))
 
     def take_out(self, worker: Worker) -> None:

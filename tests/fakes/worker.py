@@ -91,6 +91,9 @@ class FakeWorker:
     def ctx(self) -> WorkerContext:
         return cast(WorkerContext, self)
 
+    def hear_parent(self) -> None:
+        pass
+
     def former_ring(self, incarnation: int) -> RingReader | None:
         return None
 

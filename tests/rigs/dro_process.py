@@ -78,7 +78,7 @@ def run_plain(ctx: WorkerContext, note: Callable[..., None]) -> None:
             ctx.channels.wake(worker)
 
     addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), wake)
-    intake = Intake(cast(Egress, Listener(note)), addressed)
+    intake = Intake(cast(Egress, Listener(note)), addressed, ctx.counters)
 
     def on_peer_up(peer: PeerUp) -> None:
         note("peer up", peer=peer.name, peer_incarnation=peer.incarnation, role=peer.role.name)

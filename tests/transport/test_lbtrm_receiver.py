@@ -22,7 +22,8 @@ from dro.proto.repair.receiver import ReceiverSession, ReceiverStats
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SessionHost
-from dro.transport.lbtrm.receiver import GroupStats, LbtrmGroup, LbtrmReceiver
+from dro.transport.lbtrm.group_stats import GroupStats
+from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROWS, Run
 from dro.transport.session import ReceiverSessionStatistics, SessionCounts
 from dro.transport.sockets import OS_SOCKETS

@@ -154,8 +154,7 @@ class TransmissionWindow:
         """Take in `count` datagrams of `payload_bytes` each; the oldest leave to make room."""
         start = self.next_index
         length = chunk.length
-        memory_bytes = length + OVERHEAD_BYTES
-        nbytes = count * length
+        memory_bytes, nbytes = length + OVERHEAD_BYTES, count * length
         if nbytes >= COPY_BELOW_BYTES and nbytes * COPY_BELOW_SHARE >= len(chunk.buffer):
             self._starts.append(start)
             self._runs.append(_Run(start, count, payload_bytes, memory_bytes, chunk))
@@ -187,15 +186,12 @@ class TransmissionWindow:
         self._trim()
 
     def adopt(self, count: int, find: Callable[[int], tuple[Buffer, int, int] | None]) -> None:
-        """Let the window begin with `count` datagrams that lie elsewhere; `find` says where, by sqn.
-
-        They count for nothing, and are the first to leave.
-        """
+        """Let the window begin with `count` datagrams, the first to leave; `find` says by sqn where they lie."""
         self._adopted_to, self._find_adopted = self.next_index, find
         self.trail_index = self.next_index - count
 
     def leave_adopted(self, index: int) -> None:
-        """Let go of what was adopted and comes before that datagram."""
+        """Let go of what was adopted before that datagram."""
         self.trail_index = max(self.trail_index, min(index, self._adopted_to))
 
     def _append_copy(self, count: int, payload_bytes: int, chunk: Chunk) -> None:
@@ -278,15 +274,15 @@ class TransmissionWindow:
         self.payload_bytes = self.memory_bytes = 0
 
     def find(self, index: int) -> tuple[Buffer, int, int]:
-        """(buffer, offset, length) of a datagram; the caller knows that it is in the window.
+        """(buffer, offset, length) of a datagram in the window.
 
-        Raises: LookupError for what was adopted and is not there; all that was adopted has left the window then.
+        Raises: LookupError for what was adopted and is not there; all that was adopted has left then.
         """
         if self.trail_index <= index < self._adopted_to:
-            if (found := self._find_adopted(index & MASK)) is not None:
-                return found
-            self.trail_index = self._adopted_to
-            raise LookupError(index)
+            if (found := self._find_adopted(index & MASK)) is None:
+                self.trail_index = self._adopted_to
+                raise LookupError(index)
+            return found
         run = self._runs[bisect_right(self._starts, index, self._head) - 1]
         if run is None or not self.trail_index <= index < self.next_index:
             raise LocalProtocolError("transmission window: asked for a datagram that it does not hold")

@@ -268,7 +268,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
 
 
 def _log_bytes(o: LbtrmSourceOptions) -> int:
-    """How much room the log of a session has."""
+    """Return how many bytes the log of a session has room for."""
     most = o.window_size_bytes + LOG_LEAST
     return min(most, max(LOG_LEAST, o.data_rate_bps // 8 * LOG_S)) if o.data_rate_bps else most
 

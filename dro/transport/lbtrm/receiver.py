@@ -19,7 +19,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from struct import Struct
 from typing import Final
@@ -37,6 +37,8 @@ from dro.sqn import HALF, MASK
 from dro.timers import Timer
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SessionHost
+from dro.transport.lbtrm.group_stats import GroupStats
+from dro.transport.lbtrm.held import HeldDatagrams
 from dro.transport.runs import FLAG_REPAIR, RunTable, read_messages
 from dro.transport.scan import DatagramHeader, Stream, Streams, find, scan_datagrams
 from dro.transport.session import (
@@ -50,7 +52,7 @@ from dro.transport.session import (
 from dro.wire import lbtrm
 from dro.wire.lbtrm import DATA_HEADER, FLAG_RETRANSMISSION, FLAGS_OFFSET
 from dro.wire.source_string import LbtrmAddress, format_source
-from dro.wire.transport import DropReason, TransportDecodeError
+from dro.wire.transport import TransportDecodeError
 
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
@@ -72,31 +74,6 @@ NO_ROOM: Final = RunTable(0)
 """Of a session that no data has come of: a table has some 200 KiB, and many sessions say little."""
 
 
-@dataclass(slots=True)
-class GroupStats:
-    """Datagrams of one group that were dropped, by reason (UM statistics names)."""
-
-    unknown_msgs_rcved: int = 0
-    dgrams_dropped_size: int = 0
-    dgrams_dropped_version: int = 0
-    dgrams_dropped_type: int = 0
-    dgrams_dropped_hdr: int = 0
-    dgrams_dropped_other: int = 0
-
-    def dropped(self, reason: DropReason) -> None:
-        match reason:
-            case DropReason.SIZE:
-                self.dgrams_dropped_size += 1
-            case DropReason.VERSION:
-                self.dgrams_dropped_version += 1
-            case DropReason.TYPE:
-                self.dgrams_dropped_type += 1
-            case DropReason.HEADER:
-                self.dgrams_dropped_hdr += 1
-            case _:
-                self.dgrams_dropped_other += 1
-
-
 class LbtrmReceiver(ReceiverTransport):
     """One joined session: its core, its timer, and where its NAKs go."""
 
@@ -116,6 +93,7 @@ class LbtrmReceiver(ReceiverTransport):
         self.lbm_msgs_rcved = 0
         self.unrecoverable_dgrams = 0
         self.row: KeptRow | None = None
+        self.held: HeldDatagrams | None = None
         self._noted: int | None = None
         self._group = group
 
@@ -144,16 +122,29 @@ class LbtrmReceiver(ReceiverTransport):
             stream.datagrams = stream.nbytes = stream.messages = 0
 
     def follow(self) -> None:
-        """Tell the scan what the core expects next."""
+        """Tell the scan what the core expects next; while something is held back, it leaves all to the group."""
         expected = self.core.expected
-        self.stream.expected = -1 if expected is None else expected
+        self.stream.expected = -1 if expected is None or self.held is not None else expected
 
     def go_on(self, rows: KeptRows, now_ns: int) -> None:
         """Go on where the former process has left the session, if it has; this one leaves it in the same place."""
         self.row = row = rows.row(ROW_KIND, self.row_name)
         if row is not None and (former := row.former) is not None and former.b == _IS_NOTED:
             self.core.go_on_at(former.a & MASK, now_ns)
+            self.held = HeldDatagrams()
             self.follow()
+
+    def hand_up_held(self, now_ns: int) -> None:
+        """Hand up in order what was held back, when it is time."""
+        held = self.held
+        if held is None or not held.is_over(self.core.missing, now_ns):
+            return
+        self.held = None
+        self.follow()
+        for view, table, messages in held.batches():
+            self.lbm_msgs_rcved += messages
+            if not self.is_left:
+                self.sink.on_fragments(view, [(self, table)], now_ns)
 
     def note(self) -> None:
         """Note up to which datagram nothing is missing, when all of that has been passed on."""
@@ -369,6 +360,10 @@ class LbtrmGroup(DataReader):
         session.follow()
         if not is_new:
             return
+        if session.held is not None:
+            session.held.keep(sqn, bytes(view[start:end]), pos - start, is_repair=is_repair, now_ns=now_ns)
+            session.hand_up_held(now_ns)
+            return
         if stream.table.room * 8 < end - pos:
             if stream.table is NO_ROOM:
                 stream.table = RunTable()
@@ -469,6 +464,7 @@ class LbtrmGroup(DataReader):
                 session.core.on_timer(now_ns)
                 session.follow()
                 self._perform(session, now_ns)
+                session.hand_up_held(now_ns)
                 self._arm(session)
             yield
 

@@ -188,8 +188,7 @@ class LbtrmSender:
             buffer, at = bytearray().join(parts), 0
         payload = length - HEADER_BYTES if shape < 1 << KIND_SHIFT else 0
         self._write_headers(buffer, range(at, at + count * size, size))
-        if self._log is not None:
-            self._note_run(memoryview(buffer)[at : at + count * size], count, size, payload)
+        self._note_run(memoryview(buffer)[at : at + count * size], count, size, payload)
         sent = self._trains.send_equal(memoryview(buffer), at, count, size)
         if sent < count:
             self._unnote(sent)
@@ -209,8 +208,7 @@ class LbtrmSender:
             del sizes[count:]
         ends = [*accumulate(sizes)]
         self._write_headers(buffer, [0, *ends[:-1]])
-        if self._log is not None:
-            self._note_mixed(memoryview(buffer)[: ends[-1]], ends, payloads)
+        self._note_mixed(memoryview(buffer)[: ends[-1]], ends, payloads)
         sent = self._trains.send_sizes(buffer, sizes, ends)
         if sent < count:
             self._unnote(sent)
@@ -237,8 +235,7 @@ class LbtrmSender:
         if not self._admit(1, size, now_ns):
             return False
         self._write_headers(datagram, (0,))
-        if self._log is not None:
-            self._note_run(memoryview(datagram), 1, size, payload_bytes)
+        self._note_run(memoryview(datagram), 1, size, payload_bytes)
         sent = self._trains.send_equal(memoryview(datagram), 0, 1, size)
         if not sent:
             self._unnote(0)
@@ -251,14 +248,14 @@ class LbtrmSender:
 
     def _note_run(self, data: memoryview, count: int, size: int, payload: int) -> None:
         """Log equal datagrams that are about to be sent."""
-        log, first = self._log, self.core.next_sqn
-        if log is not None:
+        if (log := self._log) is not None:
+            first = self.core.next_sqn
             self._noted(log.append(first, count, size, payload, data, first + count & MASK), log)
 
     def _note_mixed(self, data: memoryview, ends: list[int], payloads: list[int]) -> None:
         """Log datagrams of any sizes that are about to be sent."""
-        log, first = self._log, self.core.next_sqn
-        if log is not None:
+        if (log := self._log) is not None:
+            first = self.core.next_sqn
             self._noted(log.append_mixed(first, ends, payloads, data, first + len(ends) & MASK), log)
 
     def _noted(self, is_logged: bool, log: SharedLog) -> None:

@@ -225,7 +225,7 @@ class TcpSenders(SenderPool[int]):
 
 
 def _log_bytes(o: TcpSourceOptions) -> int:
-    """How much room the log of a session has."""
+    """Return how many bytes the log of a session has room for."""
     return max(LOG_LEAST, 4 * o.session_buffer_bytes)
 
 

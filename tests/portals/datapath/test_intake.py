@@ -63,7 +63,7 @@ class Siblings:
             for n, ring in self.rings.items()
         }
         self.senders[ME].handlers[BatchKind.UNICAST] = self.egress.on_mail
-        self.intake = Intake(cast(Egress, self.egress), self.senders[ME])
+        self.intake = Intake(cast(Egress, self.egress), self.senders[ME], self.page)
 
     def add(self, worker: int, *, polled: bool = True) -> None:
         self.intake.add(worker, RingReader.open(self.rings[worker].path, 1), ME)
