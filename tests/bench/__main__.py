@@ -22,6 +22,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "isolation": (),
     "portal_recovery": (),
     "message_recovery": (),
+    "going_on": ("--kills", "30"),
     "wan": (),
     "faults": (),
     "drains": (),

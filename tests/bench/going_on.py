@@ -1,0 +1,41 @@
+"""Kills portals of a DRO under load, and counts at the message level what receivers with default options get."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.rigs.going_on import kill_portals
+
+PER_DRO = 100
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="going_on", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="of each transport of the sources (default 100)")
+    arguments = parser.parse_args()
+    problems: list[str] = []
+    for transport in ("lbtrm", "tcp"):
+        pauses: list[float] = []
+        messages = 0
+        while len(pauses) < arguments.kills:
+            with tempfile.TemporaryDirectory(prefix="dro-going-on-") as name:
+                some = min(PER_DRO, arguments.kills - len(pauses))
+                outcome = kill_portals(Path(name), transport, some, random.Random())
+            pauses += outcome.pauses_ms
+            messages += outcome.messages
+            problems += outcome.problems
+        pauses.sort()
+        print(
+            f"{transport}: {len(pauses)} kills, {messages} messages; pause median {pauses[len(pauses) // 2]:.0f}, "
+            f"p90 {pauses[len(pauses) * 9 // 10]:.0f}, most {pauses[-1]:.0f} ms"
+        )
+    print("\n".join(problems) or "nothing lost, doubled or out of order")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
