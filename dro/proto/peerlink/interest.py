@@ -135,8 +135,10 @@ class HeardInterest:
         self._members, self._is_complete = 0, True
 
     def lose(self) -> Iterator[None]:
-        """Report what is held as lost, part by part, unless the link goes down meanwhile."""
-        held = self._held
+        """Report what is held now as lost, part by part, unless the link goes down meanwhile, or before the first."""
+        return self._lose(self._held)
+
+    def _lose(self, held: Table[Symbol, set[int]]) -> Iterator[None]:
         for symbol in held.snapshot():
             if held is not self._held:
                 return

@@ -165,6 +165,15 @@ def test_what_the_next_link_confirms_is_not_reported() -> None:
     assert (heard.take_events(), heard.held) == ([InterestLost((b"A", 0), 2)], 0)
 
 
+def test_a_link_that_goes_down_before_the_first_of_what_is_lost_was_reported_is_held() -> None:
+    told, heard = ToldInterest(), HeardInterest()
+    hear(heard, told.change((b"A", 0), (1,), ()))
+    steps = heard.lose()  # nothing is held
+    heard.on_down()
+    assert [*steps] == []
+    assert (heard.take_events(), heard.held) == ([], 1)
+
+
 def test_cancels_of_what_is_not_known_are_nothing() -> None:
     heard, told = HeardInterest(), ToldInterest()
     told.change((b"A", 0), (1,), ())
