@@ -25,12 +25,24 @@ class EarlyData:
 
     def __init__(self) -> None:
         self._dropped: list[bytes] = []
-        self._by_source: dict[int, tuple[int, list[bytes]]] = {}  # oldest first: since when, and what
+        self._by_source: dict[int, tuple[int, list[bytes], int]] = {}  # oldest first: since when, what, and a floor
         self._bytes = 0
 
-    def put(self, number: int, message: bytes, now_ns: int) -> None:
-        """A message of an unknown source; the oldest sources are dropped when there is too much."""
-        self._by_source.setdefault(number, (now_ns, []))[1].append(message)
+    def floor_of(self, number: int) -> int:
+        """Return the `floor` of `put` of the first message of that source; 0 when there is none."""
+        return self._by_source[number][2] if number in self._by_source else 0
+
+    @property
+    def floor(self) -> int | None:
+        """The oldest of all; None when there is nothing."""
+        return min((floor for _, _, floor in self._by_source.values()), default=None)
+
+    def put(self, number: int, message: bytes, now_ns: int, floor: int = 0) -> None:
+        """A message of an unknown source; the oldest sources are dropped when there is too much.
+
+        `floor`: so many datagrams certainly came before that of the message.
+        """
+        self._by_source.setdefault(number, (now_ns, [], floor))[1].append(message)
         self._bytes += len(message)
         while self._bytes > HOLD_BYTES:
             self._drop()
@@ -39,12 +51,12 @@ class EarlyData:
         """The source was told."""
         if number not in self._by_source:
             return []
-        _, messages = self._by_source.pop(number)
+        _, messages, _ = self._by_source.pop(number)
         self._bytes -= sum(map(len, messages))
         return messages
 
     def next_deadline(self) -> int | None:
-        return next((since + HOLD_NS for since, _ in self._by_source.values()), None)
+        return next((since + HOLD_NS for since, _, _ in self._by_source.values()), None)
 
     def on_timer(self, now_ns: int) -> None:
         while (due_ns := self.next_deadline()) is not None and due_ns <= now_ns:

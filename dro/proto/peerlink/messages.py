@@ -51,6 +51,7 @@ UDP_SESSION: Final = 0xF009
 FAST_KEEPALIVE: Final = 0xF00A
 CANARY: Final = 0xF00C
 NODE_ID: Final = 0xF00D
+RESUME: Final = 0xF00F  # 0xF00E is the signature of ROUTE
 COMPRESSION_LZ4: Final = 1
 
 _EXTENSION: Final = Struct("!BBHH")  # flags, id, subtype, offset of the piece
@@ -65,7 +66,19 @@ _SESSION: Final = Struct("!I")
 _NODE_ID: Final = Struct("!Q")
 _FAST: Final = Struct("!II")  # interval, timeout in ms
 _KNOWN: Final = frozenset(
-    (UDP_PORT, COMPRESSION, UDP_KEY, SOURCE_OPTIONS, DIGESTS, SINCE, UDP_SESSION, FAST_KEEPALIVE, CANARY, NODE_ID)
+    (
+        UDP_PORT,
+        COMPRESSION,
+        UDP_KEY,
+        SOURCE_OPTIONS,
+        DIGESTS,
+        SINCE,
+        UDP_SESSION,
+        FAST_KEEPALIVE,
+        CANARY,
+        NODE_ID,
+        RESUME,
+    )
 )
 _KEY_BYTES: Final = 36
 
@@ -163,6 +176,7 @@ class Hello:
     `udp_key`: key and salt for the datagrams that it will send, 36 bytes; `udp_session`: the session id in them.
     `since_us`: when the initiator began to connect, by its clock, 0 if not told. `fast_ms`: gap and timeout of the
     keepalives that it would use if both sides do. `has_canaries`: it answers them. `node_id`: 0 if not told.
+    `resumes`: it confirms data, and goes on with what was not confirmed (`dro.proto.peerlink.resume`).
     """
 
     name: bytes
@@ -179,6 +193,7 @@ class Hello:
     fast_ms: tuple[int, int] | None = None
     has_canaries: bool = False
     node_id: int = 0
+    resumes: bool = False
 
 
 def hello(own: Hello) -> bytes:
@@ -199,6 +214,7 @@ def hello(own: Hello) -> bytes:
         (FAST_KEEPALIVE, _FAST.pack(*own.fast_ms) if own.fast_ms is not None else b""),
         (CANARY, b"\x01" if own.has_canaries else b""),
         (NODE_ID, _NODE_ID.pack(own.node_id) if own.node_id else b""),
+        (RESUME, b"\x01" if own.resumes else b""),
     ):
         if data:
             blocks += extension(subtype, data)
@@ -238,6 +254,7 @@ def read_hello(message: lbmc.Message) -> Hello | None:
         _FAST.unpack(fast) if fast is not None else None,
         CANARY in more,
         _NODE_ID.unpack(node_id)[0],
+        RESUME in more,
     )
 
 

@@ -33,6 +33,7 @@ from dro.proto.peerlink.messages import (
     read_hello,
     response_to,
 )
+from dro.proto.peerlink.resume import Progress, read_progress
 from dro.samples import Samples
 from dro.sqn import MASK
 from dro.wire.lbmc import message as lbmc
@@ -147,7 +148,7 @@ class RefreshNeeded:
     sources: bool
 
 
-LinkEffect = SendControl | SendCanary | DataPathState | LinkUp | CloseLink | Warned | RefreshNeeded
+LinkEffect = SendControl | SendCanary | DataPathState | LinkUp | CloseLink | Warned | RefreshNeeded | Progress
 
 
 @dataclass(slots=True)
@@ -223,6 +224,11 @@ class LinkSession:
         return self.hello is not None and not self._is_over
 
     @property
+    def resumes(self) -> bool:
+        """Whether both sides confirm data, and go on with what was not confirmed."""
+        return self.own.resumes and self.hello is not None and self.hello.resumes
+
+    @property
     def heard_ns(self) -> int:
         """When anything came last."""
         return self._heard_ns
@@ -257,6 +263,9 @@ class LinkSession:
         Raises: DecodeError; the connection is to be closed.
         """
         if self._is_over:
+            return None
+        if self.resumes and (progress := read_progress(raw)) is not None:
+            self._effects.append(progress)
             return None
         kind = kind_of(raw)
         if self.hello is None:

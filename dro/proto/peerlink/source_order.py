@@ -23,6 +23,7 @@ _SPARE: Final = 1024
 class _Waiting:
     mark: int  # the newest datagram that was known by then
     message: bytes
+    floor: int
 
 
 class SourceOrder:
@@ -38,23 +39,28 @@ class SourceOrder:
     def is_waiting(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def floor(self) -> int | None:
+        """The oldest `floor` of `put` of what waits."""
+        return min((next(iter(waiting.values())).floor for waiting in self._waiting.values()), default=None)
+
     def note(self, numbers: Iterable[int], behind: Iterable[int], known: Mapping[int, object]) -> None:
         """Data that went on as it came, while nothing waited or was missing: sources, and the sqn behind each run."""
         self._next.update(zip(numbers, behind, strict=True))
         if len(self._next) > 2 * len(known) + _SPARE:
             self._next = {number: sqn for number, sqn in self._next.items() if number in known}
 
-    def put(self, number: int, sqn: int, message: bytes, newest: int) -> list[bytes]:
+    def put(self, number: int, sqn: int, message: bytes, newest: int, floor: int = 0) -> list[bytes]:
         """One message, while a datagram is missing or has come late; what goes on because of it, in order.
 
-        `newest`: number of the newest datagram.
+        `newest`: number of the newest datagram. `floor`: so many datagrams certainly came before that of the message.
         """
         following, waiting = self._next.get(number), self._waiting.get(number)
         lead = 1 if following is None else ahead(sqn, following)
         if lead > 0:
             waiting = self._waiting.setdefault(number, {})
             if sqn not in waiting:
-                waiting[sqn] = _Waiting(newest, message)
+                waiting[sqn] = _Waiting(newest, message, floor)
                 self._bytes += len(message)
             if newest == self._released:
                 self._released = None

@@ -26,11 +26,13 @@ class SourceMessage(bytes):
     """A message about a source that this side offers, or does not offer any more."""
 
     about: SourceRecord | SourceEnd
+    record: SourceRecord
+    """What is offered, or was."""
 
 
 def source_message(record: SourceRecord) -> SourceMessage:
     message = SourceMessage(source(record))
-    message.about = record
+    message.about = message.record = record
     return message
 
 
@@ -70,7 +72,7 @@ class OfferedSources:
         record = self._by_otid.pop(otid)
         end = SourceEnd(record.srcidx, otid)
         message = SourceMessage(source_end(record.domain_id, end, record.topic_index))
-        message.about = end
+        message.about, message.record = end, record
         return message
 
     def all(self) -> Iterator[SourceMessage]:
