@@ -235,6 +235,7 @@ class LogEvent(StrEnum):
     PEER_UDP_UP = "data of the peer link goes by UDP", _INFO, "peer port"
     PEER_DATAGRAM_DROPPED = "datagram on the port of a peer link dropped", _WARNING, "peer reason remedy"
     PEER_DATAGRAMS_LOST = "datagrams of a peer link lost for good", _WARNING, "lost"
+    PEER_DATA_FORGOTTEN = "data lost with a connection: more was under way than is kept", _WARNING, "bytes kept remedy"
     PEER_REPAIRED = "the companion had missed something, it is told once more", _WARNING, "interest sources"
 
     # proxies and their traffic

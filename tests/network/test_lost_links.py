@@ -1,4 +1,4 @@
-"""A link that is lost for a moment costs what TCP had under way, and nothing else."""
+"""A link that is lost for a moment costs nothing; with a companion that confirms no data, what TCP had under way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dro.wire.lbmc import message as lbmc
 from portals.peer.datagrams.link_datagrams import LinkDatagrams
 from portals.peer.stream.connector import Acceptor
 from portals.peer.stream.link_frames import SRCIDX_BYTES
-from tests.network.conftest import Make
+from tests.network.conftest import Make, without_resuming
 from tests.network.plans import PAIR, RING
 from tests.network.test_outages import SETTLED_MS, SOUTH, Flow
 from tests.network.test_udp_links import FAST, tls
@@ -46,11 +46,12 @@ def send(flow: Flow, count: int) -> None:
         sender.send(source, count, SIZE)
 
 
-def reset(net: Network, end: str) -> None:
+def reset(net: Network, end: str, *, reads_rest: bool = True) -> None:
     """As by a RST from the network, which leaves what each end has received and not read."""
     connection = net.dros[end].peers[SITES[end]].connection
     assert connection is not None
-    connection.read_rest()
+    if reads_rest:
+        connection.read_rest()
     stream = connection.base
     assert isinstance(stream, PlainStream)
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -87,11 +88,21 @@ def sent(flow: Flow) -> list[int]:
     return [sender.sent(source) for sender, source, _ in flow.ways]
 
 
+KINDS = ("TCP", "TLS", "LZ4", "TLS and LZ4", "UDP", "UDP, TLS and LZ4")
+ROUNDS_BEFORE = (30, 6, 6, 4, 6, 4)
+
+
 @pytest.mark.parametrize(
-    ("kind", "rounds"), [("TCP", 30), ("TLS", 6), ("LZ4", 6), ("TLS and LZ4", 4), ("UDP", 6), ("UDP, TLS and LZ4", 4)]
+    ("kind", "rounds", "resumes"),
+    [(kind, 30, True) for kind in KINDS]
+    + [(kind, rounds, False) for kind, rounds in zip(KINDS, ROUNDS_BEFORE, strict=True)],
 )
-def test_a_reset_costs_what_was_under_way(make: Make, tmp_path: Path, kind: str, rounds: int) -> None:
+def test_a_reset_costs_nothing_or_what_was_under_way(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, rounds: int, resumes: bool
+) -> None:
     rng = random.Random(kind)
+    if not resumes:
+        without_resuming(monkeypatch)
     more = (tls(tmp_path) if "TLS" in kind else "") + ("<compression>LZ4</compression>" if "LZ4" in kind else "")
     net = make(PAIR, tcp=SMALL + more, udp=FAST if "UDP" in kind else None)
     net.start()
@@ -127,7 +138,7 @@ def test_a_reset_costs_what_was_under_way(make: Make, tmp_path: Path, kind: str,
     for dro in net.dros.values():
         assert dro.books.problems() == []
         assert dro.dropped() == 0
-    assert lost or "UDP" in kind
+    assert (lost, lost_bytes(net)) == (0, [0, 0]) if resumes else lost or "UDP" in kind
     print(f"{kind}: {rounds} resets, {lost} messages lost of {sum(sent(flow))}, {sum(lost_bytes(net))} bytes counted")
 
 

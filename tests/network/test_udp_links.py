@@ -21,7 +21,7 @@ from portals.decisions.messages import SourceSeen
 from portals.peer.datagrams import packet_writer
 from portals.peer.datagrams.link_datagrams import LinkDatagrams
 from portals.peer.stream.link_frames import PACKET_HEADER
-from tests.network.conftest import Make
+from tests.network.conftest import Make, without_resuming
 from tests.network.plans import CHAIN, PAIR
 from tests.network.test_answers import rows
 from tests.network.test_outages import NORTH, SOUTH, Flow
@@ -146,8 +146,9 @@ def test_both_ends_count_the_same_datagrams(make: Make, wire: Wire) -> None:
         assert (sent(Slot.CONNECTS), sent(Slot.LINK_RECONNECTS)) == (2, 1)
 
 
-def test_data_of_a_source_that_is_not_told_is_counted_in_the_end(make: Make) -> None:
+def test_data_of_a_source_that_is_not_told_is_counted_in_the_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """By messages and bytes, when it has waited for long enough or with the connection."""
+    without_resuming(monkeypatch)
     net = make(PAIR, udp=FAST)
     net.start()
     net.until(lambda: links_up(net))
@@ -386,7 +387,10 @@ def test_what_the_companion_has_missed_is_repaired_at_the_rate_limit(busy: Busy)
     assert (busy.links, busy.repairs) == ([1, 1], [1, 0])
 
 
-def test_datagrams_that_are_missing_when_the_link_is_lost_are_counted(make: Make, wire: Wire) -> None:
+def test_datagrams_that_are_missing_when_the_link_is_lost_are_counted(
+    make: Make, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_resuming(monkeypatch)
     net = make(PAIR, udp=FAST)
     net.start()
     flow = Flow(net, 1, 2)

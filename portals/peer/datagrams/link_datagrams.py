@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Protocol
@@ -26,7 +26,7 @@ from dro.proto.peerlink.early_data import EarlyData
 from dro.proto.peerlink.session import CloseLink
 from dro.proto.peerlink.source_order import SourceOrder
 from dro.proto.repair.retransmit import Retransmit
-from dro.sqn import MASK
+from dro.sqn import MASK, ahead
 from dro.timers import Timer
 from dro.transport import mmsg, sockets
 from dro.transport.runs import (
@@ -42,6 +42,7 @@ from dro.transport.runs import (
 )
 from dro.transport.scan import Stream
 from dro.transport.session import SessionSink
+from dro.transport.stream import nothing
 from dro.wire import lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import BlockType
@@ -140,7 +141,7 @@ class LinkDatagrams:
         self._loop = loop
         self._codec = codec
         self._writer = writer
-        self._receiver = receiver
+        self.receiver = receiver
         self._sink = sink
         self._owner = owner
         self._place = place
@@ -150,6 +151,10 @@ class LinkDatagrams:
         self._most = min(udp.datagrams_per_read or mmsg.BATCH, mmsg.BATCH)
         self._early = EarlyData()
         self._order = SourceOrder()
+        self.on_data: Callable[[], object] = nothing
+        """Something may have been handed up."""
+        self._whole = 0  # so many datagrams were there, and none was missing, after the last batch
+        self._final: int | None = None  # what had been handed up when it was closed
         self._is_disordered = False  # a datagram is missing, or one has come late in this batch
         self._timer: Timer | None = None
         self._is_over = False
@@ -174,26 +179,40 @@ class LinkDatagrams:
         self._loop.add_reader(self._bound, lambda: self._on_readable(self._bound))
         self._arm()
 
-    def close(self) -> None:
-        """Nothing more is reported, but for what has come by then."""
+    def close(self, *, resumes: bool = False) -> None:
+        """Nothing more is reported, but for what has come by then. `resumes`: what waits stays, for `give_up`."""
         self.core.close()
         for sock in (self._bound, self._connected):
             for _ in range(REST_TURNS):
                 if not self._on_readable(sock):
                     break
+        self._final = self.handed_up()
         self._is_over = True
-        self._early.drop_all()
-        self._hand_up_dropped()
-        self._hand_up_records(self._order.release_all(), self._loop.now_ns())
-        if missing := self.core.receiver.missing:
-            self.core.counts.unrecoverable += missing
-            self._owner.on_given_up(self._receiver, missing, LINK_ENDED)
+        if not resumes:
+            self.give_up(self.receiver)
         self._writer.close()
         if self._timer is not None:
             self._timer.cancel()
         for sock in (self._bound, self._connected):
             self._loop.remove_reader(sock)
             sock.close()
+
+    def give_up(self, receiver: LinkReceiver) -> None:
+        """What is missing will not come: hand up what waits for it. `receiver`: which has the sources now."""
+        self.receiver = receiver
+        self._early.drop_all()
+        self._hand_up_dropped()
+        self._hand_up_records(self._order.release_all(), self._loop.now_ns())
+        if missing := self.core.receiver.missing:
+            self.core.counts.unrecoverable += missing
+            self._owner.on_given_up(receiver, missing, LINK_ENDED)
+
+    def handed_up(self) -> int:
+        """Count the datagrams from the first on of which everything has been handed up."""
+        if self._final is not None:
+            return self._final
+        floors = (self._whole, self._order.floor, self._early.floor)
+        return min([floor for floor in floors if floor is not None])
 
     # in
 
@@ -317,8 +336,8 @@ class LinkDatagrams:
         stream = self._stream
         if stream.datagrams:
             self.core.receiver.on_run(stream.first, stream.datagrams, stream.trail, now_ns, stream.nbytes)
-            self._receiver.msgs_rcved += stream.messages
-            self._receiver.bytes_rcved += stream.nbytes
+            self.receiver.msgs_rcved += stream.messages
+            self.receiver.bytes_rcved += stream.nbytes
             stream.datagrams = stream.nbytes = stream.messages = 0
 
     def _follow(self) -> None:
@@ -327,7 +346,7 @@ class LinkDatagrams:
 
     def _hand_up(self, view: memoryview, now_ns: int) -> None:
         self._settle(now_ns)
-        table, known = self._stream.table, self._receiver.sources
+        table, known = self._stream.table, self.receiver.sources
         if self._is_disordered or self._order.is_waiting:
             self._put_in_order(view, now_ns)
         elif table.rows:
@@ -335,30 +354,33 @@ class LinkDatagrams:
                 self._hold_back(view, now_ns)
             behind = map(operator.add, table.column(SQN), table.column(FRAGMENTS))
             self._order.note(table.column(0), behind, known)
-            self._sink.on_fragments(view, [(self._receiver, table)], now_ns)
+            self._sink.on_fragments(view, [(self.receiver, table)], now_ns)
             table.clear()
         self._hand_up_dropped()
+        whole = self.core.receiver.contiguous + 1 & MASK  # the first datagram has the number 0
+        self._whole += ahead(whole, self._whole & MASK)
+        self.on_data()
 
     def _put_in_order(self, view: memoryview, now_ns: int) -> None:
         """Put messages in order while a datagram is missing, or one has come late."""
-        receiver, order, known = self.core.receiver, self._order, self._receiver.sources
+        receiver, order, known = self.core.receiver, self._order, self.receiver.sources
         newest = (receiver.expected or 0) - 1 & MASK
         records: list[bytes] = []
         for row in ROW.iter_unpack(bytes(self._stream.table.tobytes())):
             is_known = row[0] in known or self._owner.is_known(row[0])
             for sqn, record in _messages(row, view):
                 if not is_known:
-                    self._early.put(row[0], record, now_ns)
+                    self._early.put(row[0], record, now_ns, self._whole)
                 else:
-                    records += self._ordered(row[0], sqn, row[-1] >> KIND_SHIFT, record, newest)
+                    records += self._ordered(row[0], sqn, row[-1] >> KIND_SHIFT, record, newest, self._whole)
         self._stream.table.clear()
         records += order.release(receiver.contiguous)
         self._is_disordered = receiver.contiguous != newest
         self._hand_up_records(records, now_ns)
 
-    def _ordered(self, number: int, sqn: int, kind: int, record: bytes, newest: int) -> list[bytes]:
+    def _ordered(self, number: int, sqn: int, kind: int, record: bytes, newest: int, floor: int) -> list[bytes]:
         if kind == KIND_DATA:
-            return self._order.put(number, sqn, record, newest)
+            return self._order.put(number, sqn, record, newest, floor)
         return [] if kind == KIND_TSNI and self._order.is_known_already(number, sqn) else [record]
 
     def _hand_up_records(self, records: list[bytes], now_ns: int) -> None:
@@ -370,20 +392,20 @@ class LinkDatagrams:
             is_tsni = shape >> KIND_SHIFT == KIND_TSNI
             table.put(number, sqn, 1, 0 if is_tsni else len(data), length, stride, shape)
             data += record[ROW.size :]
-        self._sink.on_fragments(memoryview(data), [(self._receiver, table)], now_ns)
+        self._sink.on_fragments(memoryview(data), [(self.receiver, table)], now_ns)
 
     # data before its source
 
     def _hold_back(self, view: memoryview, now_ns: int) -> None:
         """Take what is of sources that were not told yet out of the table."""
-        table, known, is_known = self._stream.table, self._receiver.sources, self._owner.is_known
+        table, known, is_known = self._stream.table, self.receiver.sources, self._owner.is_known
         kept = []
         for row in ROW.iter_unpack(bytes(table.tobytes())):
             if row[0] in known or is_known(row[0]):
                 kept.append(row)
                 continue
             for _, record in _messages(row, view):
-                self._early.put(row[0], record, now_ns)
+                self._early.put(row[0], record, now_ns, self._whole)
         table.clear()
         for row in kept:
             table.put(*row)
@@ -394,13 +416,14 @@ class LinkDatagrams:
 
     def on_source(self, number: int) -> None:
         """Known from now on: what came before goes on."""
+        floor = self._early.floor_of(number)
         if not (early := self._early.take(number)):
             return
         receiver, records = self.core.receiver, []
         newest = (receiver.expected or 0) - 1 & MASK
         for record in early:
             row = ROW.unpack_from(record)
-            records += self._ordered(number, row[1], row[-1] >> KIND_SHIFT, record, newest)
+            records += self._ordered(number, row[1], row[-1] >> KIND_SHIFT, record, newest, floor)
         self._is_disordered = True
         self._hand_up_records(records + self._order.release(receiver.contiguous), self._loop.now_ns())
 
@@ -435,7 +458,7 @@ class LinkDatagrams:
                     self._writer.on_up()
                     self._owner.on_datagrams_up()
                 case GivenUp(count=count, cause=cause):
-                    self._owner.on_given_up(self._receiver, count, cause)
+                    self._owner.on_given_up(self.receiver, count, cause)
                 case CloseLink():
                     self._owner.on_datagrams_over(effect)
             if self._is_over:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dro.proto.peerlink.resume import LinkPiece
 from dro.wire.peer_datagram import FORM_BYTES, SEAL_BYTES
 from portals.peer.datagrams.packet_writer import PacketWriter
 from portals.peer.stream.link_frames import PACKET_HEADER, SRCIDX_BYTES
-from portals.peer.stream.sender import LinkSender, Packets
+from portals.peer.stream.sender import LinkSender
 
 DATAGRAM_MAX: Final = 65507
 """What UDP over IPv4 carries."""
@@ -39,15 +40,15 @@ class PacketSender(LinkSender):
         self._packet_max = min(mtu - UDP_IP_HEADERS, DATAGRAM_MAX) - packets.overhead
 
     @property
-    def is_blocked(self) -> bool:
-        return self._packets is None or not (self.is_up and self._packets.has_room)
+    def _has_room(self) -> bool:
+        return self._packets is not None and self.is_up and self._packets.has_room
 
     def on_down(self) -> None:
         super().on_down()
         self._packets = None
 
-    def _unsent(self) -> list[Packets]:
-        return self._packets.unsent if self._packets is not None else []
+    def _unsent(self) -> list[LinkPiece]:
+        return [*self._packets.unsent] if self._packets is not None else []
 
     @property
     def most_bytes(self) -> int:
@@ -65,15 +66,17 @@ class PacketSender(LinkSender):
     def _hand_over(self, batch: bytearray, ends: list[int]) -> None:
         if self._packets is not None:
             self._packets.put(batch, ends)
+            if self._companion:
+                self.sent.put((batch, ends))
 
     def _send(self, message: bytes) -> bool:
         self.end_batch()
         return self._packets is not None and self._packets.put_control(message)
 
     def send_canary(self, message: bytes) -> None:
-        if not self.is_blocked and self._packets is not None:
+        if not self.is_blocked:
             self.end_batch()
-            self._packets.put(bytearray(PACKET_HEADER) + message, [PACKET_HEADER + len(message)])
+            self._hand_over(bytearray(PACKET_HEADER) + message, [PACKET_HEADER + len(message)])
 
     def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
         """Once the companion can miss nothing of it any more."""
@@ -85,7 +88,7 @@ class PacketSender(LinkSender):
         until: list[int] = []
 
         def is_settled(now_ns: int) -> bool:
-            if not until and packets.has_sent(mark):
+            if not until and not self._kept and packets.has_sent(mark):
                 until.append(packets.core.busy_until(now_ns, linger_ns))
             return bool(until) and now_ns >= until[0]
 

@@ -75,6 +75,7 @@ class UdpPart:
         self._lost = 0  # of the counts, what was logged
         self._datagrams: LinkDatagrams | None = None
         self._connection: PeerConnection | None = None
+        self._held: LinkDatagrams | None = None  # of the connection before, which may go on
         self._offers: LinkSources | None = None
         self._lingering = LingeringSources(self._options.loss.generation_ns)
         self._timer: Timer | None = None
@@ -88,13 +89,15 @@ class UdpPart:
 
     # a link
 
-    def connect(self, connection: PeerConnection, up: LinkUp, offers: LinkSources, sink: SessionSink) -> bool:
-        """Both have said who they are. False: it has ended the connection."""
+    def connect(
+        self, connection: PeerConnection, up: LinkUp, offers: LinkSources, sink: SessionSink
+    ) -> LinkDatagrams | None:
+        """Both have said who they are. None: it has ended the connection."""
         own, other, udp, loop = connection.session.own, up.hello, self._udp, self._ctx.loop
         if self._uses_tls and not other.udp_key:
             remedy = "use a DRO there that seals datagrams"
             connection.end("the companion has told no key for UDP", remedy, LinkEnd.NEGOTIATION)
-            return False
+            return None
         self._connection, self._offers = connection, offers
         codec = None
         if up.is_compressed or self._uses_tls:
@@ -121,25 +124,39 @@ class UdpPart:
         except OSError as e:
             what = f"UDP port {udp.port} of {place.local_ip} cannot be used: {e.strerror}"
             connection.end(what, remedy_of(e.errno), LinkEnd.ERROR)
-            return False
+            return None
         self._datagrams = datagrams
         self.sender.attach_packets(writer, sockets.interface_mtu(place.local_ip))
         datagrams.start()
-        return True
+        return datagrams
 
-    def close(self) -> None:
-        """The link is over."""
+    def close(self, *, resumes: bool) -> None:
+        """The link is over. `resumes`: what it lacks may yet come over another connection."""
         datagrams, offers, lingering = self._datagrams, self._offers, self._lingering
         self._connection = None
         if datagrams is not None:
-            datagrams.close()
+            datagrams.close(resumes=resumes)
+            if resumes and self._held is None:  # else the companion has not said where it goes on, and repeats all
+                self._held = datagrams
         self._datagrams = self._offers = None
         self._lingering = LingeringSources(self._options.loss.generation_ns)
         if self._timer is not None:
             self._timer.cancel()
-        if offers is not None:
+        if offers is not None and not resumes:  # else they are held as all others
             for number in lingering.all():
                 self._remove(offers, number)
+
+    def on_resumed(self, *, is_whole: bool) -> None:
+        """The companion sends what the connection before lacked, and all behind it once more, or cannot."""
+        held, self._held = self._held, None
+        if held is not None and not is_whole and self._connection is not None:
+            held.give_up(self._connection.receiver)
+
+    def on_away(self) -> None:
+        """The link was not back in time: what it lacked is lost."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.give_up(held.receiver)
 
     # sources
 

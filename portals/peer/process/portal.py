@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from dro.bus.actor import WorkerContext
@@ -48,6 +49,7 @@ from portals.peer.stream.connection import PeerConnection
 from portals.peer.stream.connector import Acceptor, Initiator
 from portals.peer.stream.peer_tls import PeerStreamMaker
 from portals.peer.stream.receiver import LinkReceiver
+from portals.peer.stream.resumption import LinkResumption
 from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import count_lost
 from portals.shell import live
@@ -79,6 +81,8 @@ class PeerPortal(LinkHost):
         self._shell = PortalShell(ctx, self.core, config.max_queue_bytes)
         self._udp = UdpPart(ctx, config, self._on_working, self._remove) if config.udp is not None else None
         self.sender = LinkSender(ctx.loop, batching_of(config)) if self._udp is None else self._udp.sender
+        self.sender.sent.limit_bytes = config.max_queue_bytes
+        self._resumption = LinkResumption(ctx, self.sender, self._on_begins, by_packet=self._udp is not None)
         self._shell.egress.set_smart_batch(config.smart_batch)
         self._shell.ingress.counts_unknown = True
         # Bound here and no method: called for each batch, it would cost a Python call more.
@@ -143,14 +147,17 @@ class PeerPortal(LinkHost):
     # connections
 
     def _on_stream(self, stream: ByteStream, address: TcpAddress) -> None:
-        complete_hello = self._udp.complete_hello if self._udp is not None else _as_it_is
-        known = self.link.open(address, time.time_ns() // 1000, self._ctx.loop.now_ns(), complete_hello)
+        known = self.link.open(address, time.time_ns() // 1000, self._ctx.loop.now_ns(), self._complete_hello)
         connection = PeerConnection(
             self._ctx.loop, stream, address, known.session, self, self, self._space, known.number
         )
         self._connections[known.number] = connection
         connection.start()
         self._follow()
+
+    def _complete_hello(self, own: Hello) -> Hello:
+        own = replace(own, resumes=True)
+        return self._udp.complete_hello(own) if self._udp is not None else own
 
     def _on_failed(self, why: str, end: LinkEnd) -> None:
         self.link.on_failed(why, end, self._ctx.loop.now_ns())
@@ -261,13 +268,7 @@ class PeerPortal(LinkHost):
     ) -> None:
         match effect:
             case do.Admit(up=up):
-                connection.admit(up)
-                self._receivers[connection.number] = connection.receiver
-                connection.on_behind = self._shell.report_busy
-                self.sender.attach(connection.writer)
-                self._unicast.writer = connection.writer
-                if self._udp is not None and self.link.offers is not None:
-                    self._udp.connect(connection, up, self.link.offers, self)
+                self._admit(connection, up)
             case do.Ask():
                 connection.ask()
             case do.RefuseConnection():
@@ -280,10 +281,34 @@ class PeerPortal(LinkHost):
                 connection.end(why, remedy, end)
             case do.LinkDown():
                 if self._udp is not None:
-                    self._udp.close()
+                    self._udp.close(resumes=self.sender.resumes)
+                self._resumption.close()
                 connection.writer.control.move_to(self._ctx.counters)
                 self.sender.on_down()
                 self._unicast.writer = None
+
+    def _admit(self, connection: PeerConnection, up: LinkUp) -> None:
+        connection.admit(up)
+        self._receivers[connection.number] = connection.receiver
+        connection.on_behind = self._shell.report_busy
+        companion = up.hello.context_instance if connection.session.resumes else b""
+        self.sender.attach(connection.writer, companion)
+        self._unicast.writer = connection.writer
+        count, on_data = connection.data_bytes, self._resumption.on_data
+        if self._udp is not None and self.link.offers is not None:
+            datagrams = self._udp.connect(connection, up, self.link.offers, self)
+            if datagrams is None:
+                return
+            count, datagrams.on_data = datagrams.handed_up, on_data
+        else:
+            connection.on_data = on_data
+        if companion:
+            self._resumption.admit(connection, companion, count)
+
+    def _on_begins(self, lacking: int) -> None:
+        """Go on with the companion's data; so much of what came over connections before is missing."""
+        if self._udp is not None:
+            self._udp.on_resumed(is_whole=not lacking)
 
     def _forget(self, number: int) -> None:
         """Drop what a connection that is over still has."""
@@ -294,6 +319,8 @@ class PeerPortal(LinkHost):
 
     def _on_away(self) -> None:
         """Drop what waits: the next link goes on with nothing of this one."""
+        if self._udp is not None:
+            self._udp.on_away()
         self._shell.egress.drop_waiting()
         self.core.forget_routes(self._ctx.loop.now_ns())
         self.sender.throw_away()
@@ -381,7 +408,7 @@ class PeerPortal(LinkHost):
     def close(self) -> None:
         self._connector.close()
         if self._udp is not None:
-            self._udp.close()
+            self._udp.close(resumes=False)
         for connection in self._connections.values():
             connection.close()
         self.link.on_stop(self._ctx.loop.now_ns())
@@ -416,15 +443,12 @@ class PeerPortal(LinkHost):
         self.link.on_config(config, self._acl)
         self._carry_out()
         self.sender.batching = batching_of(config)
+        self.sender.sent.limit_bytes = config.max_queue_bytes
         self._unicast.on_config(config)
         live.apply_common(fields, config, self.core, self._shell.egress)
         if fields:
             self._ctx.log.info(LogEvent.CHANGE_TAKEN_OVER, extra={"changed": sorted(fields)})
             self._shell.engine.act()
-
-
-def _as_it_is(own: Hello) -> Hello:
-    return own
 
 
 def run_peer(ctx: WorkerContext, peer: PeerConfig, config: DroConfig) -> None:

@@ -37,6 +37,7 @@ class LinkProxySources:
         self._sender = sender
         self._egress = egress
         self.by_otid: Table[bytes, ProxySource] = Table()
+        sender.number_of = self._number_of
 
     def __len__(self) -> int:
         return len(self.by_otid)
@@ -50,6 +51,10 @@ class LinkProxySources:
         self.tell(source_message(record))
         self._egress.feed(proxy, effect.worker, seen.handle)
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
+
+    def _number_of(self, otid: bytes) -> int | None:
+        proxy = self.by_otid.get(otid)
+        return proxy.topic_index if proxy is not None else None
 
     def tell(self, message: bytes) -> None:
         """Send a message about a source in its place."""

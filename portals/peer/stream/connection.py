@@ -13,11 +13,12 @@ from typing import Final, Protocol
 from dro.errors import DecodeError
 from dro.loop import Loop
 from dro.proto.peerlink.messages import canary_of
+from dro.proto.peerlink.resume import Progress
 from dro.proto.peerlink.session import CloseLink, LinkEffect, LinkEnd, LinkSession, LinkUp, SendControl
 from dro.timers import Timer
 from dro.transport.read_space import ReadSpace
 from dro.transport.session import SessionSink
-from dro.transport.stream import ByteStream, PlainStream, StreamEvents
+from dro.transport.stream import ByteStream, PlainStream, StreamEvents, nothing
 from dro.transport.tls_failure import TLS_UNEXPECTED, speaks_tls
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.message import Message
@@ -26,6 +27,7 @@ from portals.peer.stream.lz4_stream import Lz4Stream
 from portals.peer.stream.receiver import LinkReader, LinkReceiver
 from portals.peer.stream.writer import LinkWriter
 
+_FORGED: Final = "use a DRO of the same version there; nothing else may speak for it"
 REST_READS: Final = 64
 """More than the system has of a connection, as a rule."""
 _SEE_COMPANION: Final = "its log says why; <tls> has to be configured at both ends of the link or at neither"
@@ -76,6 +78,10 @@ class PeerConnection:
         self.is_compressed = False
         self.on_behind: Callable[[], object] = lambda: None
         """More has come than could be worked off in a turn."""
+        self.on_data: Callable[[], object] = nothing
+        """Something has come, and was handed up."""
+        self.on_progress: Callable[[Progress], str] = lambda _: ""
+        """The companion tells where its data or that of this side stands. Returns what is wrong about that."""
         self._stream: ByteStream | None = stream
         self._is_reading = False
         self._owner = owner
@@ -164,6 +170,7 @@ class PeerConnection:
             return False
         self.session.on_received(now_ns)
         self._perform()
+        self.on_data()
         if reader.is_behind:
             self.on_behind()
         return is_more and self._stream is not None
@@ -219,6 +226,9 @@ class PeerConnection:
                     self._lost(effect.text, effect.remedy, effect.end)
                 case LinkUp():
                     self._owner.on_up(self, effect)
+                case Progress():
+                    if wrong := self.on_progress(effect):
+                        self._lost(f"the companion miscounts data: {wrong}", _FORGED, LinkEnd.NEGOTIATION)
                 case _:
                     self._owner.on_effect(self, effect)
             if self._stream is None:
@@ -238,6 +248,10 @@ class PeerConnection:
         """Ask the companion whether it is there."""
         self.session.ask(self._loop.now_ns())
         self._perform()
+
+    def data_bytes(self) -> int:
+        """Count the bytes of data that were handed up."""
+        return self._reader.data_bytes
 
     @property
     def is_open(self) -> bool:

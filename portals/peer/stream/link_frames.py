@@ -10,7 +10,7 @@ Wire layout: peer link notes, sections 3, 10 and 15.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Final
@@ -215,6 +215,20 @@ def for_link(
     out = None  # type: ignore[assignment]
     del made[to:]
     return made, cuts, counts
+
+
+def renumber(batch: bytearray, ends: list[int], header: int, numbers: Mapping[int, int]) -> None:
+    """Give sources in a batch of `for_link` other numbers. `ends`: of packets, each with `header` bytes in front."""
+    begin = 0
+    for end in ends:
+        pos = begin + header
+        while pos < end:
+            is_data, length = batch[pos] == TYPE_MESSAGE, batch[pos + 2] << 8 | batch[pos + 3]
+            at = pos + (HEADER_BYTES if is_data else MINIMAL_BYTES) + 8
+            if batch[at - 7] == SRCIDX_BYTES and (number := numbers.get(u32(batch, at))) is not None:
+                write_u32(batch, at, number)
+            pos += length
+        begin = end
 
 
 def _control_messages(buffer: bytearray, table: RunTable, topics: dict[int, int]) -> dict[int, bytes]:

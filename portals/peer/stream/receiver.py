@@ -68,6 +68,8 @@ class LinkReader:
         """What has been read and not worked off, between these calls."""
         self.is_behind = False
         """There was no time for some of the whole messages in that."""
+        self.data_bytes = 0
+        """Of messages of sources that were handed up."""
 
     def take_rest(self) -> bytes:
         """Return what has been read and not worked off; it is not there any more."""
@@ -115,7 +117,9 @@ class LinkReader:
         stop_ns = time.monotonic_ns() + TURN_NS
         while True:
             if self.is_data_allowed:
-                self._begin, messages = scan_link(view, self._begin, end, table)
+                begin = self._begin
+                self._begin, messages = scan_link(view, begin, end, table)
+                self.data_bytes += self._begin - begin
                 self.receiver.msgs_rcved += messages
             pos = self._begin
             if end - pos < MINIMAL_BYTES:
@@ -131,6 +135,7 @@ class LinkReader:
             if kind == TYPE_CONTROL and head == _SRCIDX and self.is_data_allowed:
                 take_topic_control(view, pos, length, table)
                 self._begin += length
+                self.data_bytes += length
                 continue
             self._hand_up(now_ns)
             self._begin += length

@@ -2,29 +2,33 @@
 
 A batch leaves when it has `min-length` bytes, is as old as `batch-interval`, before a control message, and with
 `<smart-batch>` at the end of every turn. A link that is down takes nothing, so data waits for a moment, up to
-`<max-queue>`. Batches that had not been begun when it went down are kept, and leave first when it is up again.
+`<max-queue>`. Batches that had not been begun when it went down are kept, and leave first when it is up again; with a
+companion that confirms data, so are those that it has not confirmed, and ends of sources keep their place behind them
+(`dro.proto.peerlink.resume`).
 
 Source: DRO guide, `<batching>`, `<smart-batch>`, `<max-datagram>`; forwarding notes, section 20.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from dro.loop import Loop
+from dro.proto.peerlink.messages import SourceEnd
+from dro.proto.peerlink.resume import LinkPiece, ProgressKind, SentData, progress
+from dro.proto.peerlink.sources import SourceMessage, source_message
 from dro.samples import Samples
 from dro.timers import Timer
 from dro.transport.runs import RunTable
 from dro.transport.session import SessionCounts, SourceSessionStatistics
 from dro.wire.source_string import TcpAddress, format_source
 from portals.peer.options import Batching
-from portals.peer.stream.link_frames import FRAGMENT_MAX, for_link
+from portals.peer.stream.link_frames import FRAGMENT_MAX, for_link, renumber
 from portals.peer.stream.writer import LinkWriter
 
-Packets = tuple[bytearray, list[int]]
-"""A batch, and where its packets end."""
 NO_ADDRESS: Final = TcpAddress(0, 0, 0)
 
 
@@ -70,23 +74,76 @@ class LinkSender:
         self._batch = bytearray()
         self._messages = 0  # in the batch
         self._cuts: list[int] = []  # where packets begin in the batch, but for the first
-        self._kept: list[Packets] = []
+        self._kept: deque[LinkPiece] = deque()
+        self.sent = SentData(packet_header=self.header_bytes)
+        self.number_of: Callable[[bytes], int | None] = lambda _: None
+        """Under which number a source is offered now."""
+        self._companion = b""  # that confirms data
+        self._is_told = self._has_got = False
+        self._renumbered: dict[int, int] = {}  # sources that were offered anew while there was no link
         self._timer: Timer | None = None
 
-    def attach(self, writer: LinkWriter) -> None:
-        """Take over the connection that is up now."""
+    def attach(self, writer: LinkWriter, companion: bytes = b"") -> None:
+        """Take over the connection that is up now. `companion`: the context instance of one that confirms data."""
         self._writer = writer
+        self._is_told = self._has_got = False
+        if companion != self._companion:
+            self._companion = companion
+            self.sent.restart()
+
+    @property
+    def resumes(self) -> bool:
+        """The companion confirms data."""
+        return bool(self._companion)
 
     def on_up(self) -> None:
+        """All sources have been told."""
+        self._is_told = True
+        self._begin()
+
+    def on_got(self, position: int) -> str:
+        """The companion has all data before that position. Returns what is wrong about that."""
+        if self._has_got:
+            return self.sent.on_got(position)
+        wrong, kept = self.sent.resume(position, list(self._kept))
+        if not wrong:
+            self._kept = deque(kept)
+            self._has_got = True
+            self._begin()
+        return wrong
+
+    def _begin(self) -> None:
+        """Send data once the companion knows all sources, and has said where to go on."""
+        if self._writer is None or self.is_up or not self._is_told or (self.resumes and not self._has_got):
+            return
+        if self.resumes:
+            for piece in self._kept:
+                if isinstance(piece, SourceMessage):
+                    self._revive(piece, self._writer)
+            self._writer.put(progress(ProgressKind.BEGINS, self.sent.end))
         self.is_up = True
         self.on_room()
 
+    def _revive(self, end: SourceMessage, writer: LinkWriter) -> None:
+        """Tell once more of a source that has ended behind data that is to be sent again, or use its new number."""
+        number = self.number_of(end.record.otid)
+        if number is None:
+            writer.put(source_message(end.record))
+        elif number != end.record.srcidx:
+            self._renumbered[end.record.srcidx] = number
+
     def on_room(self) -> None:
         """The link takes data again."""
-        if self._kept and not self.is_blocked:
-            kept, self._kept = self._kept, []
-            for batch, ends in kept:
-                self._hand_over(batch, ends)
+        while self._kept and self._has_room:
+            piece = self._kept.popleft()
+            if isinstance(piece, SourceMessage):
+                self._send_in_order(piece)
+                continue
+            if self._renumbered:
+                renumber(*piece, self.header_bytes, self._renumbered)
+            self._hand_over(*piece)
+        if not self._kept:
+            self._renumbered.clear()
         if self.is_up and self.on_unblocked is not None:
             self.on_unblocked()
 
@@ -94,14 +151,18 @@ class LinkSender:
         return self.is_up
 
     def on_down(self) -> None:
-        """The writer is closed: keep what it had not begun, and the batch."""
-        if self._writer is not None:
+        """The writer is closed: keep what it had not begun, what may not have arrived, and the batch."""
+        unsent = self._unsent()
+        if self.resumes:
+            unsent = self.sent.take_back(unsent)
+            self.counters.lost_bytes += self._writer.lost_unicast if self._writer is not None else 0
+        elif self._writer is not None:
             self.counters.lost_bytes += self._writer.lost
-        self._kept += self._unsent()
+        self._kept.extendleft(reversed(unsent))
         self.end_batch(self._keep)
         self.is_up, self._writer = False, None
 
-    def _unsent(self) -> list[Packets]:
+    def _unsent(self) -> list[LinkPiece]:
         return [(batch, [len(batch)]) for batch in self._writer.unsent] if self._writer is not None else []
 
     def _keep(self, batch: bytearray, ends: list[int]) -> None:
@@ -110,16 +171,22 @@ class LinkSender:
     def throw_away(self) -> None:
         """What was kept is of no more use."""
         self.counters.lost_bytes += self.kept_bytes
-        self._kept = []
+        self.sent.give_up(self._kept)
+        self._kept.clear()
 
     @property
     def kept_bytes(self) -> int:
         """Add up the batches that wait for the next link."""
-        return sum([len(batch) for batch, _ in self._kept])
+        return sum([len(piece[0]) for piece in self._kept if not isinstance(piece, SourceMessage)])
 
     @property
     def is_blocked(self) -> bool:
-        return self._writer is None or not (self.is_up and self._writer.has_room)
+        return bool(self._kept) or not self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        """The connection takes data."""
+        return self._writer is not None and self.is_up and self._writer.has_room
 
     @property
     def most_bytes(self) -> int:
@@ -183,6 +250,8 @@ class LinkSender:
     def _hand_over(self, batch: bytearray, ends: list[int]) -> None:
         assert self._writer is not None
         self._writer.put(batch)
+        if self._companion:
+            self.sent.put((batch, ends))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -194,7 +263,18 @@ class LinkSender:
 
     def send_control(self, message: bytes) -> bool:
         """Send a message about a source, behind the data given before. False: the link is down, it is lost."""
-        return self._send(message)
+        is_behind = bool(self._kept) and self.resumes and isinstance(message, SourceMessage)
+        if is_behind and (self.is_up or _is_end(message)):  # else it is told with all others
+            assert isinstance(message, SourceMessage)
+            self._kept.append(message)
+            return True
+        return self._send_in_order(message)
+
+    def _send_in_order(self, message: bytes) -> bool:
+        is_taken = self._send(message)
+        if is_taken and self._companion and isinstance(message, SourceMessage) and _is_end(message):
+            self.sent.put(message)
+        return is_taken
 
     def _send(self, message: bytes) -> bool:
         self.end_batch()
@@ -222,8 +302,15 @@ class LinkSender:
         writer = self._writer
         if writer is None:
             return lambda _: True
-        mark = writer.given
-        return lambda _: writer.taken >= mark and not (is_last and writer.backlog())
+        marks: list[int] = []
+
+        def is_settled(_: int) -> bool:
+            if not marks and not self._kept:
+                marks.append(writer.given)
+            return bool(marks) and writer.taken >= marks[0] and not (is_last and writer.backlog())
+
+        is_settled(0)
+        return is_settled
 
     def close(self, linger_ns: int, now_ns: int) -> None:
         self.end_batch()
@@ -233,3 +320,7 @@ class LinkSender:
 
     def statistics(self) -> SourceSessionStatistics:
         return SourceSessionStatistics(format_source(self.address), self.counters)
+
+
+def _is_end(message: bytes) -> bool:
+    return isinstance(message, SourceMessage) and isinstance(message.about, SourceEnd)

@@ -109,6 +109,8 @@ class LinkWriter:
         """Batches of data that waited whole when it was closed."""
         self.lost = 0
         """Bytes that were begun by then and may not have reached the other machine, and those of unicast messages."""
+        self.lost_unicast = 0
+        """Bytes of these."""
         self.given = 0
         """Bytes ever, of pieces in order."""
         self.wrote_ns = 0
@@ -132,6 +134,7 @@ class LinkWriter:
         if self._stream is not None:
             begun = self._pieces.popleft() if self._is_begun else b""
             self.unsent = [piece for piece in self._pieces if isinstance(piece, bytearray)]
+            self.lost_unicast = self.waiting_unicast
             self.lost = len(begun) + self.waiting_unicast + self._stream.backlog()
             for message in (*self._urgent, *self._pieces):
                 if isinstance(message, _Unicast):

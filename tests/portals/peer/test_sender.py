@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dro.clock import ms
+from dro.proto.peerlink.messages import SourceEnd, SourceRecord, read_source
+from dro.proto.peerlink.resume import read_progress
+from dro.proto.peerlink.sources import OfferedSources
 from dro.transport.runs import KIND_TSNI, Run, RunTable
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import SrcIdx
+from dro.wire.lbmc.dro_blocks import TopicSource
 from portals.peer.options import Batching
 from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import ROOM_BYTES, LinkWriter
@@ -170,3 +176,163 @@ def test_session_information_goes_behind_the_data(kind: int) -> None:
         for at, _ in lbmc.walk(bench.stream.written, 0, len(bench.stream.written))
     ]
     assert [message.type.name for message in messages] == ["MESSAGE", "CONTROL"]
+
+
+COMPANION = b"instance"
+
+
+def resumed(bench: Bench, position: int) -> None:
+    """Another connection to the same companion, which has all before `position`."""
+    bench.writer.close()
+    bench.sender.on_down()
+    bench.stream = FakeStream()
+    bench.writer = LinkWriter(bench.stepper.loop, bench.sender.on_room, lambda: None)
+    bench.sender.attach(bench.writer, COMPANION)
+    bench.writer.open(bench.stream)
+    assert bench.sender.on_got(position) == ""
+    bench.sender.on_up()
+    bench.stepper.settle()
+
+
+def resuming(*, min_bytes: int) -> Bench:
+    bench = Bench(min_bytes=min_bytes)
+    bench.sender.sent.limit_bytes = 1 << 20
+    resumed(bench, 0)
+    bench.stream.written.clear()
+    return bench
+
+
+def said(bench: Bench) -> list[str]:
+    """What has been written, in order."""
+    written = bytes(bench.stream.written)
+    found = []
+    for at, size in lbmc.walk(written, 0, len(written)):
+        raw = written[at : at + size]
+        if (position := read_progress(raw)) is not None:
+            found.append(f"{position.kind.name} {position.position}")
+            continue
+        message = lbmc.decode(raw)
+        number = message.get(SrcIdx)
+        assert number is not None
+        if message.get(TopicSource) is None:
+            found.append(f"{message.sqn} of {number.source_index}")
+        else:
+            about = read_source(message)
+            found.append(f"{'END' if isinstance(about, SourceEnd) else 'SOURCE'} {about.srcidx}")
+    return found
+
+
+def offered(bench: Bench) -> tuple[OfferedSources, SourceRecord]:
+    """A source with the number 7."""
+    made, record = OfferedSources(), SourceRecord(0, 1, b"topic", bytes(32), 4711)
+    for number in range(7):
+        record = made.offer(replace(record, otid=bytes([number]) * 32))
+    assert record.srcidx == 7
+    bench.sender.number_of = lambda otid: next((m.record.srcidx for m in made.all() if m.record.otid == otid), None)
+    return made, record
+
+
+def test_what_the_companion_has_not_got_leaves_again_before_new_data() -> None:
+    bench = resuming(min_bytes=1)
+    bench.send(10)
+    one = bench.sender.sent.end
+    bench.send(10)
+    bench.send(10)
+    assert said(bench) == ["0 of 7", "1 of 7", "2 of 7"]
+    resumed(bench, one)
+    bench.send(10)
+    assert said(bench) == [f"BEGINS {one}", "1 of 7", "2 of 7", "3 of 7"]
+    assert bench.sender.counters.lost_bytes == 0
+    assert bench.sender.on_got(4 * one) == ""
+    resumed(bench, 4 * one)
+    assert said(bench) == [f"BEGINS {4 * one}"]
+
+
+def test_nothing_leaves_before_the_companion_has_said_where_to_go_on() -> None:
+    bench = resuming(min_bytes=1)
+    bench.send(10)
+    bench.writer.close()
+    bench.sender.on_down()
+    bench.stream = FakeStream()
+    bench.writer = LinkWriter(bench.stepper.loop, bench.sender.on_room, lambda: None)
+    bench.sender.attach(bench.writer, COMPANION)
+    bench.writer.open(bench.stream)
+    bench.sender.on_up()
+    assert bench.send(10) == 0
+    assert said(bench) == []
+    assert bench.sender.on_got(0) == ""
+    bench.stepper.settle()
+    assert said(bench) == ["BEGINS 0", "0 of 7"]
+
+
+def test_a_source_that_has_ended_is_offered_again_for_what_is_sent_again() -> None:
+    bench = resuming(min_bytes=1)
+    sources, record = offered(bench)
+    bench.send(10)
+    assert bench.sender.send_control(sources.end(record.otid))
+    resumed(bench, 0)
+    assert said(bench) == ["SOURCE 7", "BEGINS 0", "0 of 7", "END 7"]
+
+
+def test_a_source_that_ends_while_there_is_no_link_ends_behind_its_data() -> None:
+    bench = resuming(min_bytes=1)
+    sources, record = offered(bench)
+    bench.send(10)
+    bench.writer.close()
+    bench.sender.on_down()
+    assert bench.sender.send_control(sources.end(record.otid))
+    bench.writer = LinkWriter(bench.stepper.loop, bench.sender.on_room, lambda: None)
+    resumed(bench, 0)
+    assert said(bench) == ["SOURCE 7", "BEGINS 0", "0 of 7", "END 7"]
+
+
+def test_a_source_that_is_offered_under_another_number_goes_on_with_that() -> None:
+    bench = resuming(min_bytes=1)
+    sources, record = offered(bench)
+    bench.send(10, 20)
+    bench.sender.send_control(sources.end(record.otid))
+    assert sources.offer(record).srcidx == 8
+    resumed(bench, 0)
+    assert said(bench) == ["BEGINS 0", "0 of 8", "1 of 8", "END 7"]
+
+
+def test_control_messages_of_sources_stay_behind_what_is_sent_again() -> None:
+    bench = resuming(min_bytes=1)
+    sources, record = offered(bench)
+    for _ in range(ROOM_BYTES // 60_000 * 2):
+        bench.send(60_000)
+    bench.writer.close()
+    bench.sender.on_down()
+    bench.stream = FakeStream()
+    bench.stream.room = 0
+    bench.writer = LinkWriter(bench.stepper.loop, bench.sender.on_room, lambda: None)
+    bench.sender.attach(bench.writer, COMPANION)
+    bench.writer.open(bench.stream)
+    assert bench.sender.on_got(0) == ""
+    bench.sender.on_up()
+    bench.stepper.settle()
+    assert bench.writer.waiting < ROOM_BYTES + 61_000, "a part of it waits there"
+    assert bench.send(10) == 0
+    assert bench.sender.send_control(sources.end(record.otid))
+    bench.stream.room = 1 << 30
+    bench.writer.on_writable()
+    bench.stepper.settle()
+    bench.send(10)
+    *data, end, last = said(bench)
+    assert data == ["BEGINS 0", *(f"{sqn} of 7" for sqn in range(8))]
+    assert (end, last) == ("END 7", "9 of 7")
+
+
+def test_a_link_that_is_given_up_goes_on_behind_that() -> None:
+    bench = resuming(min_bytes=1)
+    bench.send(10)
+    end = bench.sender.sent.end
+    bench.writer.close()
+    bench.sender.on_down()
+    bench.sender.throw_away()
+    assert bench.sender.counters.lost_bytes == end
+    bench.writer = LinkWriter(bench.stepper.loop, bench.sender.on_room, lambda: None)
+    resumed(bench, 0)
+    bench.send(10)
+    assert said(bench) == [f"BEGINS {end}", "1 of 7"]
+    assert bench.sender.counters.lost_bytes == end
