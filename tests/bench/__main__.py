@@ -16,6 +16,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "throughput": (),
     "mix": ("--rounds", "3"),
     "links": ("--rounds", "3"),
+    "resets": ("--resets", "100"),
     "scale": (),
     "chain": (),
     "hub": ("--neighbours", "10"),

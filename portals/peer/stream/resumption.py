@@ -20,8 +20,10 @@ from portals.peer.stream.sender import LinkSender
 
 CONFIRM_NS: Final = ms(50)
 """What was handed up is confirmed after that at the latest."""
-CONFIRM_BYTES: Final = 128 << 10
-CONFIRM_DATAGRAMS: Final = 128
+CONFIRM_BYTES: Final = 4 << 20
+CONFIRM_DATAGRAMS: Final = 4096
+"""Or after so much. It frees memory of the companion earlier; what is sent again depends on the first one of the next
+connection alone, so few are enough."""
 
 _REMEDY: Final = "a larger <max-queue>: so much may be under way when a connection breaks"
 
