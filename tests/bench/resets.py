@@ -35,14 +35,12 @@ from tests.bench.links import KINDS, LZ4, UDP, tls
 from tests.daemon.test_peers import Chain
 from tests.network.plans import PAIR
 from tests.rigs.certificates import Authority
-from tests.rigs.network import QUICK, Application, Plan
+from tests.rigs.network import Application, Plan
 
 HOST: Final = "127.0.0.1"
 RATE: Final = 1000
 SIZE: Final = 500
 BUFFER_BYTES: Final = 1 << 16
-DAEMON: Final = QUICK.replace('backoff-interval="100"', 'backoff-interval="3000"')
-"""So that routes stay as they are when such a machine needs a second to connect."""
 QUEUE: Final = "<max-queue>8000000</max-queue>"
 """So that a machine that is slow for some seconds drops nothing."""
 PATIENCE_NS: Final = 60 * 1000 * NS_PER_MS
@@ -215,7 +213,6 @@ def reset_often(folder: Path, kind: str, resets: int, *, rate: int = RATE, is_ol
         transport="tcp",
         tcp=more,
         udp=UDP if has_udp else None,
-        daemon=DAEMON,
         delays_ms={("A", "B"): 0},
         portal_xml={f"{dro}-{port}": QUEUE for dro, ports in PAIR.items() for port in ports},
     )
