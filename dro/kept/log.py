@@ -1,9 +1,9 @@
 """A log in shared memory of what a session has sent, or is about to send, for the next incarnation of its process.
 
-A ring of records in a sparse file; the oldest make room for the newest. A record is complete when its end is in the
-row of the log (`dro.kept.rows`), which is written after its bytes. Positions are virtual: they only grow, and the byte
-of position `p` lies at `p % capacity`. A record does not wrap: it begins anew at the front, and has its own position at
-its head, so that a reader finds it there.
+A ring of records in a sparse file; the oldest make room for the newest, and where shared memory is scarce it stays small.
+A record is complete when its end is in the row of the log (`dro.kept.rows`), which is written after its bytes. Positions
+are virtual: they only grow, and the byte of position `p` lies at `p % capacity`. A record does not wrap: it begins anew at
+the front, and has its own position at its head, so that a reader finds it there.
 
 A record says what it begins with, and what follows it: sequence numbers, or places in a stream. The values of the row:
 position of the oldest record, end and position of the newest (without records, what follows), and what the owner wants
@@ -32,6 +32,8 @@ _HEAD_BYTES = _HEAD.size
 _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
 MIN_CAPACITY: Final = 256 << 10
+LEFT_SHARE: Final = 4
+"""A log takes no memory when less than this part of all shared memory would be left: fragment rings need it more."""
 
 
 class LogRecord(NamedTuple):
@@ -160,9 +162,11 @@ class SharedLog:
         if offset + nbytes > self._capacity:
             at += self._capacity - offset
             offset = 0
-        end = at + nbytes
-        if nbytes > self._capacity or (offset + nbytes > self._extent and not self._grow(offset + nbytes)):
+        if nbytes > self._capacity:
             return False
+        if offset + nbytes > self._extent and not self._grow(offset + nbytes):
+            return self._shrink() and self._append(first, count, size, payload, table, data, after)
+        end = at + nbytes
         if end - self._begin > self._capacity:
             self._make_room(end)
         view = self._mv
@@ -210,6 +214,9 @@ class SharedLog:
 
     def _grow(self, nbytes: int) -> bool:
         extent = min(self._capacity, max(2 * self._extent, _FIRST_BYTES, nbytes))
+        room = os.fstatvfs(self._fd)
+        if room.f_bavail * room.f_frsize - (extent - self._extent) < room.f_blocks * room.f_frsize // LEFT_SHARE:
+            return False
         try:
             os.posix_fallocate(self._fd, self._extent, extent - self._extent)
         except OSError:
@@ -221,6 +228,14 @@ class SharedLog:
     def first(self) -> int:
         """Return what the oldest record begins with; without one, what follows."""
         return self._first if self._begin < self._end else self._after
+
+    def _shrink(self) -> bool:
+        """Let the log be no larger than it is, as there is no memory for more; False when that is too little."""
+        if not MIN_CAPACITY <= self._extent < self._capacity or self._end > self._extent:
+            return False
+        self._capacity = self._extent
+        os.ftruncate(self._fd, self._extent)
+        return True
 
     def newest_first(self) -> Iterator[LogRecord]:
         """Read the records, back to the oldest. Raises: DecodeError for what is none."""

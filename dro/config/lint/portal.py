@@ -125,7 +125,7 @@ def queue(p: EndpointView) -> Findings:
 
 
 def shared_memory(v: View) -> Findings:
-    """The rings of all portals against what the machine has."""
+    """The rings of all portals against what the machine has; logs of what was sent take what is left."""
     needed, have = sum(ring_bytes(p.config.max_queue_bytes) for p in v.portals), v.machine.shm_bytes
     if not have or needed <= have:
         return
