@@ -1,9 +1,9 @@
 """A log in shared memory of what a session has sent, or is about to send, for the next incarnation of its process.
 
-A ring of records in a sparse file; the oldest make room for the newest, and where shared memory is scarce it stays small.
-A record is complete when its end is in the row of the log (`dro.kept.rows`), which is written after its bytes. Positions
-are virtual: they only grow, and the byte of position `p` lies at `p % capacity`. A record does not wrap: it begins anew at
-the front, and has its own position at its head, so that a reader finds it there.
+A ring of records in a sparse file; the oldest make room for the newest, and it stays
+small where shared memory is scarce. A record is complete when its end is in the row of the log (`dro.kept.rows`), which
+is written after its bytes. Positions are virtual: they only grow, and the byte of position `p` lies at `p % capacity`.
+A record does not wrap: it begins anew at the front, and has its own position at its head, so that a reader finds it.
 
 A record says what it begins with, and what follows it: sequence numbers, or places in a stream. The values of the row:
 position of the oldest record, end and position of the newest (without records, what follows), and what the owner wants
