@@ -24,7 +24,7 @@ from typing import Final
 _BY_FOLDER: Final = {
     "dro": "clock loop table timers",
     "dro.bus": "channel counters descriptors ring",
-    "dro.kept": "rows",
+    "dro.kept": "log rows",
     "dro.proto": "ratelimit",
     "dro.proto.repair": "receiver retransmit source",
     "dro.transport": "frames mmsg runs scan session trains",

@@ -71,7 +71,6 @@ class SharedLog:
         self._row = row
         self._turn = turn
         self._begin = self._end = self._last = 0  # `last`: position of the newest record
-        self._next = 0
         self._mark = 0
         self._first = 0  # what the oldest record begins with
         self._after = 0  # what follows the newest
@@ -121,9 +120,8 @@ class SharedLog:
                 return head
         raise DecodeError(str(self.path), f"no record at {at}")
 
-    @property
-    def _row_values(self) -> tuple[int, int, int, int]:
-        return self._begin, self._end, self._last if self._begin < self._end else self._after, self._mark
+    def _write_row(self) -> None:
+        self._row.write(self._begin, self._end, self._last if self._begin < self._end else self._after, self._mark)
 
     @property
     def mark(self) -> int:
@@ -139,7 +137,7 @@ class SharedLog:
         """Start with nothing in it."""
         self._begin = self._end
         self._after, self._mark = after, mark
-        self._row.write(*self._row_values)
+        self._write_row()
 
     def append(self, first: int, count: int, size: int, payload: int, data: memoryview, after: int) -> bool:
         """Log `count` pieces of the same size; False when there is no room."""
@@ -191,7 +189,7 @@ class SharedLog:
         self._begin = min(begin, self._end)
         if begin < self._end:
             self._first = _unpack_from(self._mv, begin % self._capacity)[3]
-        self._row.write(*self._row_values)
+        self._write_row()
 
     def _following(self, at: int) -> int:
         """Return where the record behind that one begins, or would begin. Raises: DecodeError."""
