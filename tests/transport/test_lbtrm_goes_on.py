@@ -253,3 +253,18 @@ def test_a_group_whose_device_is_gone_gets_a_new_socket(scene: Scene, monkeypatc
     scene.life.turn(scene.clock.time_ns + HOLD_NS + ms(300))
     assert scene.life.sqns() == [12]
     assert scene.life.session.core.missing == 1
+
+
+def test_what_is_held_back_when_the_next_kill_comes_is_asked_for_again(scene: Scene) -> None:
+    scene.hear(10)
+    scene.restart()
+    scene.hear(13)
+    scene.send(11, flags=0x80 | lbtrm.FLAG_RETRANSMISSION)
+    scene.life.turn()
+    assert scene.life.sqns() == []
+    scene.restart()
+    scene.hear(13)
+    assert scene.life.session.core.missing == 2
+    scene.send(11, 12, flags=0x80 | lbtrm.FLAG_RETRANSMISSION)
+    scene.life.turn()
+    assert scene.life.sqns() == [11, 12, 13]

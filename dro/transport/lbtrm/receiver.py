@@ -147,8 +147,8 @@ class LbtrmReceiver(ReceiverTransport):
                 self.sink.on_fragments(view, [(self, table)], now_ns)
 
     def note(self) -> None:
-        """Note up to which datagram nothing is missing, when all of that has been passed on."""
-        if self.row is None or self.core.expected is None:
+        """Note up to which datagram nothing is missing, when all of that has been passed on; what is held was not."""
+        if self.row is None or self.core.expected is None or self.held is not None:
             return
         following = (self.core.contiguous + 1) & MASK
         if following != self._noted:
