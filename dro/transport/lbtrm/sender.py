@@ -273,6 +273,7 @@ class LbtrmSender:
         """Go on as a session that ends with its process: there is no memory for its log."""
         if self._log is not None:
             self._log = None
+            self.core.leave_adopted(self.core.next_sqn)  # it lies in the log
             self._forget()
 
     def _admit(self, count: int, size: int, now_ns: int) -> int:
