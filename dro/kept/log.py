@@ -99,7 +99,8 @@ class SharedLog:
 
     def _go_on(self, begin: int, end: int, last: int, mark: int) -> bool:
         """Go on behind what the former incarnation has logged; False when that is not there."""
-        self._begin, self._end, self._mark, self._extent = begin, end, mark, min(self._capacity, end)
+        self._begin, self._end, self._mark = begin, end, mark
+        self._extent = end if end <= self._capacity else 0  # it may have gone round without the last bytes
         self._last = self._after = last
         if begin < end:
             try:
