@@ -112,7 +112,9 @@ class KeptSenders:
         prefix = self._prefix(transport_index, key)
         held = self._parts[transport_index]
         found = {part: sock for part in held if (sock := self._kept.sockets.take(prefix + part)) is not None}
-        log = self._open_log(transport_index, capacity)
+        rows = self._kept.rows
+        was_kept = rows is not None and rows.former(_ROW, b"%d" % transport_index) is not None
+        log = self._open_log(transport_index, capacity) if was_kept else None
         if log is not None and all(part in found for part in parts):
             return FormerSession(found, log)
         for sock in found.values():
@@ -149,10 +151,10 @@ class KeptSenders:
         """Keep nothing of a session any more: it ends with its process."""
         for part in self._parts.pop(transport_index, ()):
             self._kept.sockets.drop(self._prefix(transport_index, key) + part)
-        if self._kept.rows is not None:
-            self._kept.rows.free(_ROW, b"%d" % transport_index)
         if log is not None:
             log.close()
+        if self._kept.rows is not None:  # behind the log: `_forget_logs` finds it by its row
+            self._kept.rows.free(_ROW, b"%d" % transport_index)
 
     def forget_waiting(self) -> None:
         """Forget the sessions that nobody has taken: no source needs them any more."""
@@ -161,6 +163,18 @@ class KeptSenders:
             if former is not None:
                 former.close()
                 self.forget(index, key, former.log)
+        self._forget_logs()
+
+    def _forget_logs(self) -> None:
+        """Remove the logs of sessions whose sockets were not kept, so that nobody can take them."""
+        rows, folder = self._kept.rows, self._kept.folder
+        if rows is None or folder is None:
+            return
+        for path in folder.glob("sent.*"):
+            name = path.suffix[1:].encode()
+            if rows.former(_ROW, name) is not None:  # nobody has asked for it in this life
+                path.unlink(missing_ok=True)
+                rows.free(_ROW, name)
 
     def _prefix(self, transport_index: int, key: tuple[int, ...]) -> bytes:
         return b" ".join([self._kind, *(b"%d" % number for number in (transport_index, *key)), b""])

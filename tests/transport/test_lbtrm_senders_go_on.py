@@ -20,7 +20,7 @@ from dro.transport.lbtrm.sender import LbtrmSender
 from dro.wire import lbtrm
 from dro.wire.lbmc.message import HEADER as LBMC
 from tests.fakes.clock import SteppedClock
-from tests.fakes.kept import Lives
+from tests.fakes.kept import HeldSockets, Lives
 
 OPTIONS = UmOptions({("context", "resolver_multicast_interface"): "127.0.0.1"})
 
@@ -32,7 +32,7 @@ class Life:
         self.loop = Loop(clock)
         self.clock = clock
         self.opened: list[LbtrmSender] = []
-        host = SessionHost(self.loop, OPTIONS, mmsg.DatagramBatch(), random.Random(1), kept=kept)
+        host = SessionHost(self.loop, OPTIONS, mmsg.DatagramBatch(), random.Random(), kept=kept)
         self.pool = LbtrmSenders(host, SenderEvents(lambda *_: None, lambda *_: None), False)
 
     def acquire(self, former: int = 0) -> LbtrmSender:
@@ -114,3 +114,26 @@ def test_without_memory_a_session_goes_on_and_repairs_what_it_sent_itself(
     assert sender.core.stats.rxs_sent == repairs
     ask(sender, 34, scene.clock.time_ns)
     assert len(sender.core._retransmitter._queued) + sender.core.stats.rxs_sent == repairs + 1
+
+
+def test_logs_of_sessions_whose_sockets_are_not_kept_do_not_pile_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HeldSockets, "keep", lambda *_: None)
+    for _ in range(3):
+        sender = scene.life.acquire()
+        scene.send(sender, 1)
+        scene.life.pool.forget_waiting()
+        assert scene.logs() == [f"sent.{sender.transport_index}"]
+        scene.restart()
+
+
+def test_a_session_whose_row_is_gone_is_not_gone_on_with(scene: Scene) -> None:
+    sender = scene.life.acquire()
+    rows = scene.lives.kept.rows
+    assert rows is not None
+    rows.free(b"sent", b"%d" % sender.transport_index)
+    scene.restart()
+    other = scene.life.acquire(sender.transport_index)
+    assert other.address.session_id not in (0, sender.address.session_id)
+    assert other.transport_index != sender.transport_index
