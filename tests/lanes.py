@@ -59,7 +59,7 @@ _LISTED: Final = {
         transport/test_lbtrm_goes_on.py transport/test_lbtrm_senders_go_on.py transport/test_tcp_goes_on.py
     """,
     Lane.PROCESSES: """
-        bus/test_actor.py bus/test_counters.py bus/test_process_name.py bus/test_ring.py
+        bus/test_actor.py bus/test_kept_state.py bus/test_counters.py bus/test_process_name.py bus/test_ring.py
         bus/test_worker_guards.py config/dro_xml/test_pickle.py config/lint/test_together.py
         config/reading/test_hostile_xml.py daemon dissect/test_lbmc_tshark.py fuzz/test_fuzz.py log/test_file.py
         log/test_limits.py log/test_to_monitor.py netns supervisor/admin/test_server.py

@@ -186,6 +186,8 @@ class WorkerContext:
                 rows = KeptRows.open(folder / "rows")
         except (ResourceError, OSError) as e:
             self.log.warning(LogEvent.STATE_NOT_KEPT, extra={"worker": self.name, "reason": str(e)})
+            self.goes_on = False
+            self.kept_sockets.drop_rest()  # nobody would read them: their sources would wait
             return NOTHING_KEPT
         return Kept(self.kept_sockets, rows, folder, Gate(is_open=not self.goes_on))
 
@@ -208,18 +210,24 @@ class WorkerContext:
         if (folder := self.kept_state.folder) is not None:
             with contextlib.suppress(FileNotFoundError):
                 (folder / RING).replace(folder / FORMER_RING)
-            os.link(self.identity.ring_path, folder / RING)
+            with contextlib.suppress(OSError):  # then the next incarnation finds no ring of this one
+                os.link(self.identity.ring_path, folder / RING)
         return self.ring
 
     def former_ring(self, incarnation: int) -> RingReader | None:
-        """Open the ring of that former incarnation; None when it is not there."""
+        """Open the ring of that former incarnation, once: its memory goes with the reader. None when it is not there.
+
+        It may have grown to four times the queue limit.
+        """
         folder = self.kept_state.folder
         if folder is None:
             return None
         try:
-            return RingReader.open(folder / FORMER_RING, incarnation)
+            ring = RingReader.open(folder / FORMER_RING, incarnation)
         except ResourceError:
             return None
+        (folder / FORMER_RING).unlink(missing_ok=True)
+        return ring
 
     def open_ring(self, peer: PeerUp) -> RingReader:
         """Open a sibling's ring. Raises: ResourceError when it has none, or died meanwhile (`on_peer_down` follows)."""
