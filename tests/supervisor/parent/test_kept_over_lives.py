@@ -48,12 +48,12 @@ def lines(dro: FakeDro) -> list[str]:
 def test_a_connection_survives_one_kill_and_not_a_second_one_soon_after(start: Start) -> None:
     dro = start("plain-0", NAME, "plain-2")
     first = dro.wait_for("ready", worker=NAME)[0]
-    assert (first["goes_on"], first["names"], first["files"], first["mode"]) == (False, [], [], "0o700")
+    assert (first["goes_on"], first["names"], first["files"], first["mode"]) == (False, [], ["rows"], "0o700")
     with connect(dro, 1) as client:
         second = kill(dro, NAME, 2)
         kept = ["connection", "listener", "strange"]
         assert (second["goes_on"], second["names"], second["port"]) == (True, kept, first["port"])
-        assert second["files"] == [f"of {first['incarnation']}"]
+        assert second["files"] == [f"of {first['incarnation']}", "rows"]
         assert dro.wait_for("read")[0]["text"] == "unread"
         assert client.recv(100) == b"answer"
         shown = dro.told("accepted")[0]["socket"]
@@ -62,7 +62,7 @@ def test_a_connection_survives_one_kill_and_not_a_second_one_soon_after(start: S
         assert sorted(holders) == sorted([dro.process.pid, dro.pid_of(NAME)])
         assert NOT_USED not in dro.log
         third = kill(dro, NAME, 3)
-        assert (third["goes_on"], third["names"], third["files"]) == (False, [], [])
+        assert (third["goes_on"], third["names"], third["files"]) == (False, [], ["rows"])
         assert is_closed(client)
     assert [line.strip() for line in lines(dro)] == [
         f'worker={NAME} reason="it went on and died soon after" sockets=2 process=tnwgd'
@@ -80,7 +80,7 @@ def test_a_connection_ends_with_an_ordered_restart(start: Start) -> None:
     with connect(dro, 1) as client:
         dro.signal(signal.SIGHUP)
         second = dro.wait_for("ready", count=2, worker=NAME)[-1]
-        assert (second["goes_on"], second["names"], second["files"]) == (False, [], [])
+        assert (second["goes_on"], second["names"], second["files"]) == (False, [], ["rows"])
         assert is_closed(client)
     assert [line.strip() for line in lines(dro)] == [f'worker={NAME} reason="ordered: restart" sockets=3 process=tnwgd']
     of_task = json.loads((dro.directory / "task").read_text())
