@@ -33,7 +33,8 @@ _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
 MIN_CAPACITY: Final = 256 << 10
 LEFT_SHARE: Final = 4
-"""A log takes no memory when less than this part of all shared memory would be left: fragment rings need it more."""
+LEFT_BYTES: Final = 64 << 20
+"""Logs leave that much of their file system, or that part of it if it is less: rings need it, for data."""
 
 
 class LogRecord(NamedTuple):
@@ -213,10 +214,11 @@ class SharedLog:
 
     def _grow(self, nbytes: int) -> bool:
         extent = min(self._capacity, max(2 * self._extent, _FIRST_BYTES, nbytes))
-        room = os.fstatvfs(self._fd)
-        if room.f_bavail * room.f_frsize - (extent - self._extent) < room.f_blocks * room.f_frsize // LEFT_SHARE:
-            return False
         try:
+            about = os.fstatvfs(self._fd)
+            left = about.f_bavail * about.f_frsize - (extent - self._extent)
+            if left < min(LEFT_BYTES, about.f_blocks * about.f_frsize // LEFT_SHARE):
+                return False
             os.posix_fallocate(self._fd, self._extent, extent - self._extent)
         except OSError:
             return False
