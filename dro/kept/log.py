@@ -21,13 +21,17 @@ from itertools import accumulate
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from dro.errors import DecodeError
 from dro.kept.rows import KeptRow
 from dro.kept.store import TurnNumber
 
 _HEAD: Final = Struct("=QIIQQQIIII")
-"""Position, bytes, pieces that count, first, after, turn, size, payload, pieces, way back."""
+"""Position, bytes, pieces that count, first, after, turn, size, payload, pieces, way back.
+
+Of pieces that differ, in place of the payload: the check sum of the table behind the head.
+"""
 _HEAD_BYTES = _HEAD.size
 _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
@@ -118,7 +122,7 @@ class SharedLog:
             head = _unpack_from(self._mv, offset)
             own, nbytes, valid, _, _, _, size, _, count, _ = head
             is_sound = own == at and valid <= count and at + nbytes <= self._end and offset + nbytes <= self._capacity
-            if is_sound and nbytes >= _HEAD_BYTES + (size * count or 8 * count):
+            if is_sound and (nbytes == _HEAD_BYTES + size * count if size else nbytes >= _HEAD_BYTES + 8 * count):
                 return head
         raise DecodeError(str(self.path), f"no record at {at}")
 
@@ -151,7 +155,8 @@ class SharedLog:
         """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room."""
         table = array("I", ends)
         table.extend(accumulate(payloads))
-        return self._append(first, len(ends), 0, 0, table.tobytes(), data, after)
+        content = table.tobytes()
+        return self._append(first, len(ends), 0, crc32(content), content, data, after)
 
     def _append(
         self, first: int, count: int, size: int, payload: int, table: bytes, data: memoryview, after: int
@@ -239,18 +244,22 @@ class SharedLog:
         return True
 
     def newest_first(self) -> Iterator[LogRecord]:
-        """Read the records, back to the oldest. Raises: DecodeError for what is none."""
-        at = self._last
+        """Read the records, back to the oldest. Raises: DecodeError for what is none, or does not lead to the newer."""
+        at, follows = self._last, self._after
         while self._begin < self._end and at >= self._begin:
-            _, nbytes, valid, first, _, turn, size, payload, count, back = self._head_at(at)
+            _, nbytes, valid, first, after, turn, size, payload, count, back = self._head_at(at)
             start = at % self._capacity + _HEAD_BYTES
             table = 0 if size else 8 * count
             lists = self._mv[start : start + table].cast("I")
             data = self._mv[start + table : start + nbytes - _HEAD_BYTES]
-            record = LogRecord(first, valid, turn, size, payload, lists[:valid], lists[count : count + valid], data)
-            if valid and record.place(valid - 1)[1] > len(data):
-                raise DecodeError(str(self.path), f"pieces beyond the record at {at}")
-            yield record
+            is_split = not table or (
+                crc32(self._mv[start : start + table]) == payload and lists[count - 1] == len(data)
+            )
+            if after != follows or not is_split:
+                raise DecodeError(str(self.path), f"the record at {at} was changed")
+            follows = first
+            payload = payload if size else 0
+            yield LogRecord(first, valid, turn, size, payload, lists[:valid], lists[count : count + valid], data)
             if not back:
                 break
             at -= back
