@@ -130,6 +130,11 @@ class SharedLog:
         self._row.write(self._begin, self._end, self._last if self._begin < self._end else self._after, self._mark)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the former incarnation has left it."""
+        return self._row.former is not None
+
+    @property
     def mark(self) -> int:
         """Return what the owner wants to find again."""
         return self._mark

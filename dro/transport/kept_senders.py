@@ -112,10 +112,8 @@ class KeptSenders:
         prefix = self._prefix(transport_index, key)
         held = self._parts[transport_index]
         found = {part: sock for part in held if (sock := self._kept.sockets.take(prefix + part)) is not None}
-        rows = self._kept.rows
-        was_kept = rows is not None and rows.former(_ROW, b"%d" % transport_index) is not None
-        log = self._open_log(transport_index, capacity) if was_kept else None
-        if log is not None and all(part in found for part in parts):
+        log = self._open_log(transport_index, capacity)
+        if log is not None and log.goes_on and all(part in found for part in parts):
             return FormerSession(found, log)
         for sock in found.values():
             sock.close()
