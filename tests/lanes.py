@@ -57,6 +57,8 @@ _LISTED: Final = {
         portals/peer/test_peer_tls.py transport/test_plugged_kind.py transport/test_fan_out.py transport/test_sockets.py
         transport/test_tcp.py transport/test_tcp_receiver.py transport/test_tcp_sender.py
         transport/test_lbtrm_goes_on.py transport/test_lbtrm_senders_go_on.py transport/test_tcp_goes_on.py
+        transport/test_lbtrm_sender_goes_on.py
+        transport/test_tcp_sender_goes_on.py
     """,
     Lane.PROCESSES: """
         bus/test_actor.py bus/test_kept_state.py bus/test_counters.py bus/test_process_name.py bus/test_ring.py

@@ -10,12 +10,17 @@ from dro.kept.rows import KeptRows
 from dro.kept.store import Kept
 
 
+class Killed(Exception):
+    """The process ends here."""
+
+
 class HeldSockets:
     """Holds duplicates as a parent does; implements `SocketHolder`. `former`: what the process before has left."""
 
     def __init__(self, former: dict[bytes, socket.socket] | None = None) -> None:
         self.held: dict[bytes, socket.socket] = {} if former is None else former
         self._untaken = dict(self.held)
+        self.taken: list[socket.socket] = []
 
     def keep(self, name: bytes, sock: socket.socket) -> None:
         self._untaken.pop(name, None)
@@ -33,6 +38,7 @@ class HeldSockets:
             return None
         taken = sock.dup()
         taken.setblocking(False)
+        self.taken.append(taken)
         return taken
 
     def names(self) -> list[bytes]:

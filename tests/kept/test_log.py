@@ -20,6 +20,7 @@ from dro.kept import log as module
 from dro.kept.log import SharedLog
 from dro.kept.rows import KeptRow, KeptRows
 from dro.kept.store import TurnNumber
+from tests.fakes.kept import Killed
 
 CAPACITY = 4096
 HEAD = 56
@@ -32,10 +33,6 @@ def small_logs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MIN_CAPACITY", CAPACITY)
         yield
-
-
-class Killed(Exception):
-    """The process ends here."""
 
 
 class DeadlyRow:
@@ -52,7 +49,7 @@ class DeadlyRow:
         self.row.write(*values)
 
 
-class Entry(NamedTuple):
+class LoggedPieces(NamedTuple):
     """A record as it should be read."""
 
     first: int
@@ -62,7 +59,7 @@ class Entry(NamedTuple):
     nbytes: int  # in the log
 
 
-def read(log: SharedLog) -> list[Entry]:
+def read(log: SharedLog) -> list[LoggedPieces]:
     """All that a log has, the oldest first."""
     found = []
     for record in log.newest_first():
@@ -73,7 +70,7 @@ def read(log: SharedLog) -> list[Entry]:
             payloads = [record.payload] * record.pieces
         else:
             payloads = [after - before for before, after in pairwise([0, *record.paid])]
-        found.append(Entry(record.first, record.turn, pieces, payloads, 0))
+        found.append(LoggedPieces(record.first, record.turn, pieces, payloads, 0))
     return found[::-1]
 
 
@@ -82,7 +79,7 @@ def let_go(log: SharedLog) -> None:
     os.close(log._fd)
 
 
-class Writer:
+class LogWriter:
     """One process after the other that writes to the same log."""
 
     def __init__(self, folder: Path, capacity: int = CAPACITY) -> None:
@@ -91,7 +88,7 @@ class Writer:
         self._capacity = capacity
         self.turn = TurnNumber()
         self.number = 0  # what follows
-        self.model: list[Entry] = []
+        self.model: list[LoggedPieces] = []
         self.is_newest = False  # whether the newest record was written in this life
         self.largest = 0  # of the records that room was made for, also of those that were not written
         self.begin()
@@ -124,7 +121,7 @@ class Writer:
         taken = self.log.append(self.number, count, size, payload, memoryview(data), self.number + count)
         if taken:
             pieces = [data[at : at + size] for at in range(0, count * size, size)]
-            self._note(Entry(self.number, self.turn.now, pieces, [payload] * count, HEAD + len(data)))
+            self._note(LoggedPieces(self.number, self.turn.now, pieces, [payload] * count, HEAD + len(data)))
         return taken
 
     def append_mixed(self, sizes: Sequence[int]) -> bool:
@@ -134,10 +131,10 @@ class Writer:
         ends = [*accumulate(sizes)]
         taken = self.log.append_mixed(self.number, ends, payloads, memoryview(data), self.number + count)
         if taken:
-            self._note(Entry(self.number, self.turn.now, pieces, payloads, HEAD + 8 * count + len(data)))
+            self._note(LoggedPieces(self.number, self.turn.now, pieces, payloads, HEAD + 8 * count + len(data)))
         return taken
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: LoggedPieces) -> None:
         self.model.append(entry)
         self.is_newest = True
         self.largest = max(self.largest, entry.nbytes + 8)
@@ -165,7 +162,7 @@ class Writer:
         else:
             self.log._row = row
 
-    def read_anew(self) -> list[Entry]:
+    def read_anew(self) -> list[LoggedPieces]:
         """What a next process finds, with the numbers of bytes of the model."""
         rows = KeptRows.open(self._rows_path)
         log = self.open(rows)
@@ -187,9 +184,9 @@ class Writer:
 
 
 @contextmanager
-def a_writer() -> Iterator[Writer]:
+def a_writer() -> Iterator[LogWriter]:
     with tempfile.TemporaryDirectory() as name:
-        made = Writer(Path(name))
+        made = LogWriter(Path(name))
         try:
             yield made
         finally:
@@ -221,7 +218,7 @@ def test_a_next_process_finds_the_newest_records_whole_and_in_order(steps: list[
 
 @pytest.mark.parametrize("size", [1, 7, 50, 129, 977, CAPACITY - HEAD])
 def test_many_rounds_through_a_small_log(size: int, tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
+    writer = LogWriter(tmp_path)
     for n in range(10 * CAPACITY // (HEAD + size)):
         assert writer.append(1, size, 0)
         if n % 7 == 0:
@@ -232,7 +229,7 @@ def test_many_rounds_through_a_small_log(size: int, tmp_path: Path) -> None:
 
 
 def test_a_record_larger_than_the_log_is_refused_and_harms_nothing(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
+    writer = LogWriter(tmp_path)
     assert writer.append(2, 100, 90)
     assert not writer.append(1, CAPACITY, 0)
     assert not writer.append_mixed([CAPACITY])
@@ -240,9 +237,9 @@ def test_a_record_larger_than_the_log_is_refused_and_harms_nothing(tmp_path: Pat
     writer.die()
 
 
-def filled(folder: Path) -> Writer:
+def filled(folder: Path) -> LogWriter:
     """A log that has gone round, of records of both shapes."""
-    writer = Writer(folder)
+    writer = LogWriter(folder)
     for n in range(24):
         assert writer.append(3, 60 + n, 20)
         assert writer.append_mixed([30, 1 + n, 70])
@@ -250,7 +247,7 @@ def filled(folder: Path) -> Writer:
     return writer
 
 
-def heads_and_tables(writer: Writer) -> list[int]:
+def heads_and_tables(writer: LogWriter) -> list[int]:
     """Where in the file the bytes lie that are not data."""
     places: list[int] = []
     log = writer.log
@@ -265,7 +262,7 @@ def heads_and_tables(writer: Writer) -> list[int]:
     return places
 
 
-def splits(entries: Sequence[Entry]) -> set[tuple[int, ...]]:
+def splits(entries: Sequence[LoggedPieces]) -> set[tuple[int, ...]]:
     """The sizes of the first pieces of each record, however many of them count."""
     return {tuple(map(len, entry.pieces[:count])) for entry in entries for count in range(len(entry.pieces) + 1)}
 
@@ -296,7 +293,7 @@ def test_nor_does_a_file_whose_end_is_gone(length: int) -> None:
         writer.die()
 
 
-def judge(writer: Writer) -> None:
+def judge(writer: LogWriter) -> None:
     """Refuse the log, or find nothing but whole records in it, up to one that is refused."""
     rows = KeptRows.open(writer.path.with_name("rows"))
     log = writer.open(rows)
@@ -323,7 +320,7 @@ def test_without_room_a_record_is_refused_and_those_before_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_FIRST_BYTES", 1024)
-    writer = Writer(tmp_path)
+    writer = LogWriter(tmp_path)
     assert writer.append(1, 500, 0)
     refuse_memory(monkeypatch)
     assert writer.append(1, 100, 0), "there is room for it already"
@@ -339,7 +336,7 @@ def test_what_was_left_out_at_the_end_has_no_memory_in_the_next_life(
 ) -> None:
     """A record that did not fit there begins at the front: memory behind it was never asked for."""
     monkeypatch.setattr(module, "_FIRST_BYTES", 256)
-    writer = Writer(tmp_path)
+    writer = LogWriter(tmp_path)
     assert writer.append(1, 1500, 0)
     assert writer.append(1, CAPACITY - 1200, 0)
     writer.next_life()
@@ -363,14 +360,14 @@ def test_a_row_without_its_file_or_with_a_part_of_it_gives_no_log(tmp_path: Path
 
 
 def test_no_file_no_log(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
+    writer = LogWriter(tmp_path)
     writer.path = tmp_path / "no folder" / "log"
     assert writer.open(writer.rows) is None
     writer.die()
 
 
 def test_what_was_read_stays_when_the_log_is_closed(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
+    writer = LogWriter(tmp_path)
     assert writer.append(1, 100, 0)
     record = next(writer.log.newest_first())
     writer.log.close()
