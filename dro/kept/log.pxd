@@ -1,13 +1,10 @@
 cimport cython
 
-from dro.kept.rows cimport KeptRow
-
 cdef Py_ssize_t _HEAD_BYTES
 cdef object _pack_into, _unpack_from
 
 cdef class SharedLog:
-    cdef public object path, _fd, _area, _mv, _turn
-    cdef public KeptRow _row
+    cdef public object path, _fd, _area, _mv, _turn, _row
     cdef public unsigned long long _capacity, _extent, _begin, _end, _last, _first, _after, _mark
 
     cpdef bint append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import gc
 import os
 import resource
 import socket
@@ -55,6 +56,7 @@ class Lives:
 
 @pytest.fixture(autouse=True)
 def no_leak() -> Iterator[None]:
+    gc.collect()  # what other tests have left open is none of these
     before = open_files()
     yield
     assert open_files() == before
