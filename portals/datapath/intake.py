@@ -74,7 +74,9 @@ class Intake:
             self._again[worker] = goes_on_at + BATCHES_PER_TURN
         if row is not None:
             self._places[worker] = row
-        self._queues[worker] = DescriptorReader(ring, me, goes_on_at=goes_on_at)
+        self._queues[worker] = queue = DescriptorReader(ring, me, goes_on_at=goes_on_at)
+        if row is not None and (former is None or former.a != ring.incarnation):
+            row.write(ring.incarnation, queue.taken, *books_of(self._page, worker))
         self._addressed_queues[worker] = DescriptorReader(ring, me, ADDRESSED)
         self._egress.on_ring(worker, ring)
 
@@ -156,6 +158,9 @@ class Intake:
             if queue.taken >= announced or not queue.has_more():
                 del self._introduced[worker]
                 then()
+                if self._rows is not None:  # its books are others now
+                    self._taken[worker] = queue
+                    worked = True
                 self.poll(worker)
         return worked
 
