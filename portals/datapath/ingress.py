@@ -376,6 +376,9 @@ class Ingress:
         pending.placed, table.rows = 0, left
         if left:
             table.words[: left * WORDS] = table.words[placed * WORDS : (placed + left) * WORDS]
+        if self._rows is not None and worker not in self._announced:
+            self._announced[worker] = 0
+            self._note(worker)
         # counted first: a sibling never accounts for more than was handed to it, wherever this process is killed
         self._page.add_sized(self._page.pair(worker) + _HANDED, fragments, nbytes)
         if at is None:
@@ -384,7 +387,7 @@ class Ingress:
             self._count_refused(worker, PairSlot.REFUSED, fragments, nbytes)
         else:
             if self._rows is not None:
-                self._announced[worker] = self._announced.get(worker, 0) + 1
+                self._announced[worker] += 1
             self._latency.observe((self._clock() - pending.since_ns) // _NS_PER_US, fragments)
             if worker in self._refusals:
                 self._refusals[worker].on_end()
