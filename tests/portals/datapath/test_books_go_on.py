@@ -1,0 +1,235 @@
+"""The books of a pair of portals when either is killed: what comes once more is counted once, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dro.bus.counters import CounterPage
+from dro.bus.descriptors import ADDRESSED, BatchDescriptor, DescriptorWriter
+from dro.bus.ring import RingReader, RingWriter
+from dro.kept.store import Kept
+from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
+from dro.transport.runs import RunTable, read_messages
+from portals.datapath.addressed import AddressedData
+from portals.datapath.egress import Egress
+from portals.datapath.ingress import Ingress
+from portals.datapath.intake import Intake
+from tests.fakes.kept import Killed, Lives
+from tests.fakes.transport import FakeTransport
+from tests.portals.datapath.test_data_path import ADDRESS, BlockingSender, data, forwarded
+
+P, Q = 1, 2
+TOPIC = 1
+
+
+class DeadlyQueues:
+    """The queues of a ring; the process ends `before` the next descriptor is in its queue, or behind that."""
+
+    def __init__(self, ring: RingWriter) -> None:
+        self._queues = DescriptorWriter(ring)
+        self.dies = ""
+
+    def put(self, reader: int, slot: BatchDescriptor) -> bool:
+        if self.dies == "before":
+            raise Killed
+        taken = self._queues.put(reader, slot)
+        if self.dies:
+            raise Killed
+        return taken
+
+
+class DeadlySender(BlockingSender):
+    """The process ends when it has sent, or when that is in the books."""
+
+    dies = ""
+
+    def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
+        taken = super().send_batch(buffer, table, now_ns)
+        if self.dies == "sent":
+            raise Killed
+        return taken
+
+    def flush(self) -> None:
+        if self.dies == "entered":
+            raise Killed
+
+
+class KilledPair:
+    """Portal P that receives, portal Q that sends, and what each leaves."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.page_p = CounterPage.create(folder / "p", pair_blocks=4)
+        self.page_q = CounterPage.create(folder / "q", pair_blocks=4)
+        for name in "pq":
+            (folder / f"of {name}").mkdir()
+        self._lives_p, self._lives_q = Lives(folder / "of p"), Lives(folder / "of q")
+        self._rings: list[RingWriter] = []
+        self._own = RingWriter.create(folder / "own", 1 << 16, 1)
+        self.sent: list[int] = []
+        self.transport = FakeTransport(ADDRESS)
+        self._begin_p(self._lives_p.kept)
+        self._begin_q(self._lives_q.kept)
+
+    def _begin_p(self, kept: Kept) -> None:
+        number = len(self._rings) + 1
+        ring = RingWriter.create(self._folder / f"ring{number}", 1 << 20, number)
+        self._rings.append(ring)
+        self.queues = DeadlyQueues(ring)
+        self.ingress = Ingress(ring, self.page_p, self.queues, lambda _: None, rows=kept.rows)
+
+    def next_p(self) -> None:
+        """The process of P has ended; Q has not taken anything of the next one yet."""
+        former = len(self._rings)
+        self._begin_p(self._lives_p.next_life())
+        self.ingress.go_on(lambda incarnation: self._ring(former) if incarnation == former else None)
+
+    def _ring(self, number: int) -> RingReader:
+        return RingReader.open(self._folder / f"ring{number}", number)
+
+    def _begin_q(self, kept: Kept) -> None:
+        self.egress = Egress(self.page_q, 1 << 20, lambda: 0, lambda *_: None)
+        self.egress.reconcile_own_restart()
+        addressed = AddressedData(self._own, self.page_q, DescriptorWriter(self._own, ADDRESSED), lambda _: None)
+        self.intake = Intake(self.egress, addressed, self.page_q, kept)
+        self.out = DeadlySender()
+        proxy, handle = forwarded(self.transport, TOPIC, self.out)
+        for sqn in self.sent:
+            proxy.window.take_run(sqn, 1)
+        self.egress.feed(proxy, P, handle)
+        self.intake.add(P, self._ring(len(self._rings)), Q)
+        self.intake.poll(P)
+
+    def next_q(self) -> None:
+        """The process of Q has ended."""
+        self.note_sent()
+        self._begin_q(self._lives_q.next_life())
+
+    def note_sent(self) -> None:
+        self.sent += [sqn for _, sqn, _ in self.out.sent]
+        self.out.sent.clear()
+
+    def hear(self, *sqns: int) -> None:
+        datagram = b"".join(data(TOPIC, sqn, bytes(20)) for sqn in sqns)
+        table = RunTable()
+        read_messages(datagram, 0, len(datagram), 0, table)
+        self.ingress.on_fragments(memoryview(datagram), [(self.transport, table)], 0)
+
+    def take(self) -> None:
+        while self.intake.take():
+            pass
+
+    def handed(self) -> tuple[int, int]:
+        base = self.page_p.pair(Q) + PairSlot.HANDED
+        return self.page_p[base], self.page_p[base + 1]
+
+    def check(self, sent: int, *, again: int = 0) -> None:
+        """All was sent once, and both sides agree on that."""
+        self.take()
+        self.note_sent()
+        assert self.sent == list(range(sent))
+        base = self.page_q.pair(P)
+        for step, unit in enumerate((1, 32)):
+            assert self.handed()[step] == (sent + again) * unit
+            assert self.page_q[base + PairSlot.ACCOUNTED + step] == (sent + again) * unit
+            assert self.page_q[base + PairSlot.SENT + step] == sent * unit
+            assert self.page_q[Slot.SENT + step] == sent * unit
+            assert self.page_q[Slot.FORWARDED + step] == (sent + again) * unit
+            dropped = {slot for slot in DROP_SLOTS.values() if self.page_q[slot + step]}
+            assert dropped == ({Slot.DROPPED_DUP} if again else set())
+
+    def close(self) -> None:
+        self._lives_p.close()
+        self._lives_q.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[KilledPair]:
+    made = KilledPair(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_an_ingress_killed_before_it_announces_counts_what_comes_again_once(pair: KilledPair, before: int) -> None:
+    """What it had counted as handed over was in no queue."""
+    for sqn in range(before):
+        pair.hear(sqn)
+    pair.take()
+    pair.queues.dies = "before"
+    with pytest.raises(Killed):
+        pair.hear(before, before + 1)
+    assert pair.handed() == (before + 2, 32 * (before + 2))
+    pair.next_p()
+    assert pair.handed() == (before, 32 * before)
+
+
+def test_nor_does_the_first_announcement_of_a_later_life(pair: KilledPair) -> None:
+    pair.hear(0)
+    pair.take()
+    pair.next_p()
+    pair.queues.dies = "before"
+    with pytest.raises(Killed):
+        pair.hear(1)
+    pair.next_p()
+    assert pair.handed() == (1, 32)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_an_ingress_killed_behind_the_announcement_has_handed_it_over(pair: KilledPair, before: int) -> None:
+    for sqn in range(before):
+        pair.hear(sqn)
+    pair.queues.dies = "behind"
+    with pytest.raises(Killed):
+        pair.hear(before)
+    pair.take()
+    pair.next_p()
+    pair.check(before + 1)
+
+
+@pytest.mark.parametrize("dies", ["sent", "entered"])
+@pytest.mark.parametrize("before", [0, 2])
+def test_what_a_killed_egress_had_sent_is_sent_and_counted_once(pair: KilledPair, before: int, dies: str) -> None:
+    """It takes the descriptor again, and knows from its log what of it was sent."""
+    for sqn in range(before):
+        pair.hear(sqn)
+    pair.take()
+    pair.out.dies = dies
+    pair.hear(*range(before, before + 3))
+    with pytest.raises(Killed):
+        pair.take()
+    assert pair.page_q[Slot.SENT] == before + (3 if dies == "entered" else 0)
+    pair.next_q()
+    pair.hear(before + 3)
+    pair.check(before + 4)
+
+
+def test_an_egress_that_is_killed_again_and_again_is_exact(pair: KilledPair) -> None:
+    sqn = 0
+    for number in range(12):
+        pair.out.dies = ("", "sent", "entered")[number % 3]
+        pair.hear(*range(sqn, sqn + number % 4 + 1))
+        sqn += number % 4 + 1
+        if pair.out.dies:
+            with pytest.raises(Killed):
+                pair.take()
+        else:
+            pair.take()
+        pair.next_q()
+    pair.check(sqn)
+
+
+def test_what_comes_twice_later_is_a_duplicate(pair: KilledPair) -> None:
+    pair.out.dies = "entered"
+    pair.hear(0, 1)
+    with pytest.raises(Killed):
+        pair.take()
+    pair.next_q()
+    for sqn in range(2, 12):
+        pair.hear(sqn)
+        pair.take()
+    pair.hear(5)
+    pair.check(12, again=1)
