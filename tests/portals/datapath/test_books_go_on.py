@@ -233,3 +233,17 @@ def test_what_comes_twice_later_is_a_duplicate(pair: KilledPair) -> None:
         pair.take()
     pair.hear(5)
     pair.check(12, again=1)
+
+
+def test_a_loss_that_was_booked_is_not_taken_back(pair: KilledPair) -> None:
+    """Else it is booked again when the sibling greets the next life."""
+    pair.hear(0)
+    pair.take()
+    pair.intake.on_hello(P, 1, lambda: pair.egress.reconcile(P, 6, 192))
+    pair.intake.deliver(P)
+    pair.take()
+    assert pair.page_q[Slot.DROPPED_RESTART] == 5
+    pair.next_q()
+    pair.take()
+    assert pair.egress.reconcile(P, 6, 192) == 0
+    assert pair.page_q[Slot.DROPPED_RESTART] == 5
