@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +77,9 @@ def read(log: SharedLog) -> list[LoggedPieces]:
 def let_go(log: SharedLog) -> None:
     """Forget a log as a dying process does: the file stays."""
     os.close(log._fd)
+    with suppress(BufferError):
+        log._mv.release()
+        log._area.close()
 
 
 class LogWriter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import socket
@@ -160,6 +161,8 @@ class LbtrmSenderScene:
         self.wire.close()
         self.asking.close()
         self.lives.close()
+        vars(self).clear()
+        gc.collect()  # the memory of processes that ended is open else while others count files
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
@@ -181,6 +182,8 @@ class TcpSenderScene:
         for reader in self.readers:
             reader.sock.close()
         self.lives.close()
+        vars(self).clear()
+        gc.collect()  # the memory of processes that ended is open else while others count files
 
 
 @pytest.fixture

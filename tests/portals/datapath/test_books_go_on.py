@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,6 +145,8 @@ class KilledPair:
     def close(self) -> None:
         self._lives_p.close()
         self._lives_q.close()
+        vars(self).clear()
+        gc.collect()  # the memory of processes that ended is open else while others count files
 
 
 @pytest.fixture
