@@ -247,6 +247,22 @@ def test_a_companion_that_miscounts_is_closed(
     has_come(flow)
 
 
+def test_with_a_companion_that_goes_on_miscounting_the_link_works_as_without_confirming(make: Make) -> None:
+    flow = flowing(make)
+    net = flow.net
+    run(flow, 200)
+    net.dros["B"].peers["A"]._resumption._received._base += 98
+    run(flow, 400)
+    comes_back(flow)
+    has_come(flow)
+    peer = net.dros["A"].peers["B"]
+    assert peer.link.watch.ends[LinkEnd.NEGOTIATION] == 1
+    assert not peer.sender.resumes
+    reset(net, "A")
+    comes_back(flow)
+    has_come(flow)
+
+
 @pytest.mark.parametrize("old", ["A-B", "B-A"])
 def test_with_a_companion_that_does_not_offer_it_nothing_is_said_of_it(
     make: Make, monkeypatch: pytest.MonkeyPatch, old: str

@@ -221,6 +221,7 @@ class LbtrmGroup(DataReader):
                 sockets.adopt_group(sock, self.group, interface)
             except OSError:  # its device is gone
                 sock.close()
+                self._kept.sockets.drop(self._kept_name)
                 return None
         return sock
 

@@ -156,7 +156,7 @@ class PeerPortal(LinkHost):
         self._follow()
 
     def _complete_hello(self, own: Hello) -> Hello:
-        own = replace(own, resumes=True)
+        own = replace(own, resumes=self._resumption.is_offered)
         return self._udp.complete_hello(own) if self._udp is not None else own
 
     def _on_failed(self, why: str, end: LinkEnd) -> None:

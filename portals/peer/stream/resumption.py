@@ -35,6 +35,8 @@ class LinkResumption:
         self, ctx: WorkerContext, sender: LinkSender, on_begins: Callable[[int], object], *, by_packet: bool
     ) -> None:
         """`on_begins`: the companion's data goes on, and lacks so much of what came before."""
+        self.is_offered = True
+        """False once the companion has miscounted: links begin anew then, as with one that confirms nothing."""
         self._ctx = ctx
         self._sender = sender
         self._on_begins = on_begins
@@ -81,7 +83,12 @@ class LinkResumption:
             self._connection.writer.put_urgent(progress(ProgressKind.GOT, self._told))
 
     def _on_progress(self, found: Progress) -> str:
-        """Take what the companion says. Returns what is wrong."""
+        """Take what the companion says. Returns what is wrong, which ends the connection."""
+        wrong = self._taken(found)
+        self.is_offered = self.is_offered and not wrong
+        return wrong
+
+    def _taken(self, found: Progress) -> str:
         if found.kind is ProgressKind.GOT:
             return self._on_got(found.position)
         assert self._count is not None
