@@ -232,7 +232,9 @@ def test_a_portal_that_finds_no_shared_memory_comes_back_later(site: Site) -> No
             with contextlib.suppress(KeyError):  # it waits for its next life
                 site.kill("P1")  # what it had is taken before its next life asks for it, unless the machine is busy
             site.wait(
-                lambda n=lives: "no room" in site.log or site.log.count("worker ready worker=P1") > n,  # type: ignore[misc]
+                lambda n=lives: (  # type: ignore[misc]
+                    "no room for a fragment ring" in site.log or site.log.count("worker ready worker=P1") > n
+                ),
                 "the next life is ready, or cannot begin",
             )
     site.wait(lambda: site.log.count("no room for a fragment ring") >= 3, "it tried again")
