@@ -42,7 +42,7 @@ Refused = Callable[[str, str], object]
 
 @dataclass(frozen=True, slots=True)
 class SocketsAtFork:
-    """What a worker's process gets by its fork: its end of the pair, and descriptors by name."""
+    """Names what a worker's process gets by its fork: its end of the pair, and descriptors by name."""
 
     end: socket.socket
     by_name: Mapping[bytes, int]

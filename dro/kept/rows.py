@@ -40,15 +40,12 @@ _FILE_BYTES: Final = 8 * (HEADER_CELLS + ROWS * ROW_CELLS)
 
 
 class RowValues(NamedTuple):
-    """What a row holds; the meaning is that of its writer."""
+    """Holds the four values of a row; their meaning is that of its writer."""
 
     a: int
     b: int
     c: int
     d: int
-
-
-NO_VALUES: Final = RowValues(0, 0, 0, 0)
 
 
 class KeptRow:

@@ -26,7 +26,7 @@ PIECES: Final = 256
 
 @dataclass(slots=True, eq=False)
 class FormerSession:
-    """What a session has left; `sockets` by part."""
+    """Holds what a session has left; `sockets` by part."""
 
     sockets: dict[bytes, socket.socket]
     log: SharedLog
@@ -38,7 +38,7 @@ class FormerSession:
 
 
 class SentBefore:
-    """What the former incarnation has sent on one session, by topic index."""
+    """Knows what the former incarnation has sent on one session, by topic index."""
 
     def __init__(self, log: SharedLog, header: int, former_turn: int) -> None:
         """Read it out of a log, whose pieces have `header` bytes in front of messages. Raises: DecodeError.

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from dro.errors import DecodeError, ResourceError
 from dro.kept import rows as module
-from dro.kept.rows import HEADER_CELLS, LAYOUT_VERSION, NO_VALUES, ROW_CELLS, STEP, KeptRow, KeptRows, RowValues
+from dro.kept.rows import HEADER_CELLS, LAYOUT_VERSION, ROW_CELLS, STEP, KeptRow, KeptRows, RowValues
 
 KIND = b"test"
 U64 = st.integers(0, 0xFFFF_FFFF_FFFF_FFFF)
 VALUES = st.tuples(U64, U64, U64, U64)
 FIRST_ROW = 8 * HEADER_CELLS
 ROW_BYTES = 8 * ROW_CELLS
+
+NO_VALUES = RowValues(0, 0, 0, 0)
 
 
 @pytest.fixture
