@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ Until = Callable[[Callable[[], bool]], None]
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def files_by_name() -> set[tuple[str, str]]:
+    """Descriptors that are open, and what they are; for one that ends with others that end meanwhile."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    return found
 
 
 @pytest.fixture

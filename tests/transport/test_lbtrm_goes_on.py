@@ -25,6 +25,7 @@ from dro.wire.lbmc.message import HEADER as LBMC
 from dro.wire.source_string import LbtrmAddress, format_source
 from tests.fakes.clock import SteppedClock
 from tests.fakes.kept import Lives
+from tests.fakes.loopback import wait_for_loopback
 from tests.fakes.session_sink import RunsSink
 
 LOOPBACK = "127.0.0.1"
@@ -50,8 +51,10 @@ class Life:
     def turn(self, to_ns: int | None = None) -> None:
         if to_ns is not None:
             self.clock.time_ns = to_ns
+        wait_for_loopback()
         while self.loop.run_once(0):
             pass
+        wait_for_loopback()
 
     def sqns(self) -> list[int]:
         return [sqn for _, sqn, _ in self.sink.got]

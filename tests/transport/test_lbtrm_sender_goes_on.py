@@ -29,6 +29,7 @@ from dro.wire.source_string import LbtrmAddress
 from dro.wire.transport import NCF_DO_NOT_RETRY
 from tests.fakes.clock import SteppedClock
 from tests.fakes.kept import Killed, Lives
+from tests.fakes.loopback import wait_for_loopback
 
 LOOPBACK = "127.0.0.1"
 TOPIC = 7
@@ -73,6 +74,7 @@ class LbtrmSenderLife:
     def turn(self, to_ns: int | None = None) -> None:
         if to_ns is not None:
             self.clock.time_ns = to_ns
+        wait_for_loopback()
         while self.loop.run_once(0):
             pass
 
@@ -137,6 +139,7 @@ class LbtrmSenderScene:
     def take(self) -> list[bytes]:
         """What has left since the last time."""
         self.life.turn()
+        wait_for_loopback()
         found = []
         while True:
             try:
