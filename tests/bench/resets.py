@@ -2,8 +2,9 @@
 
 `python -m tests.bench.resets`: two real `tnwgd` and a relay between them that ends both of its connections with a RST
 at a random time, so what the three systems had under way is gone. A topic goes each way, over TCP in both TRDs, at a
-fixed rate. Once for each kind of link; with `--old` one end confirms nothing, as a DRO without that extension. Pause:
-the longest time without a message after a reset; back: from a reset to the link's next connection.
+fixed rate. Once for each kind of link; with `--old` one end confirms nothing, as a DRO without that extension. Routes
+have default timers, as a machine that is busy for a second must not be taken for a DRO that is gone. Pause: the
+longest time without a message after a reset; back: from a reset to the link's next connection.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.bench.links import KINDS, LZ4, UDP, tls
 from tests.daemon.test_peers import Chain
 from tests.network.plans import PAIR
 from tests.rigs.certificates import Authority
-from tests.rigs.network import Application, Plan
+from tests.rigs.network import QUICK, Application, Plan
 
 HOST: Final = "127.0.0.1"
 RATE: Final = 1000
@@ -202,8 +203,10 @@ class _Load:
             application.context.close()
 
 
-def reset_often(folder: Path, kind: str, resets: int, *, rate: int = RATE, is_old: bool = False) -> ResetResult:
-    """Reset a link of that kind so often. `is_old`: one end confirms nothing."""
+def reset_often(
+    folder: Path, kind: str, resets: int, *, rate: int = RATE, is_old: bool = False, daemon: str = ""
+) -> ResetResult:
+    """Reset a link of that kind so often. `is_old`: one end confirms nothing. `daemon`: XML of route timers."""
     has_udp, has_tls, has_lz4 = KINDS[kind]
     rng = random.Random(kind)
     more = (tls(Authority(folder), "dro") if has_tls else "") + (LZ4 if has_lz4 else "")
@@ -218,7 +221,8 @@ def reset_often(folder: Path, kind: str, resets: int, *, rate: int = RATE, is_ol
     )
     for name in PAIR:
         text = plan.file(name).read_text()
-        plan.file(name).write_text(text.replace('reconnect-interval="1000"', 'reconnect-interval="100"'))
+        text = text.replace('reconnect-interval="1000"', 'reconnect-interval="100"').replace(QUICK, daemon)
+        plan.file(name).write_text(text)
     pair, loop = Chain(plan), Loop()
     with ExitStack() as stack:
         stack.callback(plan.close)
