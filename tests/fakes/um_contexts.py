@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from itertools import count
@@ -19,14 +18,11 @@ from dro.transport.session import ReceiverTransport
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.message.client_config import Config
 from tests.fakes.clock import SteppedClock
+from tests.fakes.loopback import wait_for_loopback
 from tests.fakes.runs import RunSink
 
 PATIENCE_S = 60.0
 _serial = count()
-_LAST = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-"""A socket that is connected to itself."""
-_LAST.bind(("127.0.0.1", 0))
-_LAST.connect(_LAST.getsockname())
 
 
 def private_config(transport: str, **more: str | int) -> Config:
@@ -84,8 +80,7 @@ class Stepper:
         idle = 0
         while idle < 3:
             if idle == 1:
-                _LAST.send(b".")
-                _LAST.recv(1)
+                wait_for_loopback()
             idle = 0 if self.loop.run_once(0) else idle + 1
 
     def until(self, is_true: Callable[[], bool], *, limit_ms: int = 60_000, step_ms: int = 10) -> None:
