@@ -10,7 +10,7 @@ Source: DRO guide, "Unsupported Configurations"; log catalogue, "peer link conne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from router.route_info import COST_MAX, NEIGHBOURS_MAX
@@ -31,7 +31,8 @@ class Portal:
     cost: int
     neighbour: int = 0
     hotlink_index: int = 0
-    since_us: int = 0
+    since_us: int = field(default=0, compare=False)
+    """Since when the link works; one that has broken and is back is the same portal."""
 
     @property
     def node_id(self) -> int:

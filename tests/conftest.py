@@ -27,7 +27,7 @@ from dro.log.lines import MARKED
 if TYPE_CHECKING:
     from tests.rigs.netns.harness import Net
 
-pytest_plugins = ("tests.lanes", "tests.order", "tests.flaky")
+pytest_plugins = ("tests.fakes.loopback", "tests.lanes", "tests.order", "tests.flaky")
 
 TOOLS: Final = {"netns": ("ip", "nft", "bridge", "setpriv"), "tshark": ("tshark", "dumpcap"),
                 "chromium": ("chromium", "chromedriver"), "prometheus": ("prometheus", "promtool"),

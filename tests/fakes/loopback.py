@@ -1,10 +1,18 @@
-"""The kernel's loopback interface, where a test reads what it has sent itself."""
+"""The kernel's loopback interface, where a test reads what it has sent itself.
+
+`tests/conftest.py` imports this, so that its socket is there before any test whose lane has none.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
+
+_LAST = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+"""Is connected to itself."""
+_LAST.bind(("127.0.0.1", 0))
+_LAST.connect(_LAST.getsockname())
+_LAST.settimeout(5)
 
 
 def wait_for_loopback() -> None:
@@ -12,21 +20,11 @@ def wait_for_loopback() -> None:
 
     A busy kernel does that later, in order for each processor; an own datagram shows that nothing is left.
     """
-    last, cpus = _last(os.getpid()), os.sched_getaffinity(0)
+    cpus = os.sched_getaffinity(0)
     try:
         for cpu in cpus:
             os.sched_setaffinity(0, {cpu})
-            last.send(b".")
-            last.recv(1)
+            _LAST.send(b".")
+            _LAST.recv(1)
     finally:
         os.sched_setaffinity(0, cpus)
-
-
-@functools.cache
-def _last(_pid: int) -> socket.socket:
-    """Return a socket of this process that is connected to itself."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.bind(("127.0.0.1", 0))
-    made.connect(made.getsockname())
-    made.settimeout(5)
-    return made

@@ -275,3 +275,19 @@ def test_with_a_companion_that_does_not_offer_it_nothing_is_said_of_it(
         assert peer.sender.sent.end == 0
         assert peer.connection.session.unhandled == 0
     has_come(flow)
+
+
+def test_a_link_that_breaks_all_the_time_changes_no_route(make: Make) -> None:
+    """At default timers: it is there again each time, so there is nothing to calculate, however long that goes on."""
+    net = make(PAIR, daemon="")
+    net.start()
+    flow = Flow(net, 1, 2)
+    flow.run(9000)
+    before, tables = sent(flow), [net.dros[dro].manager._core.routes.table for dro in "AB"]
+    for _ in range(60):
+        reset(net, "A")
+        comes_back(flow)
+        flow.run(180)
+    has_come(flow)
+    assert missing(flow, before) == [[], []]
+    assert [net.dros[dro].manager._core.routes.table for dro in "AB"] == tables

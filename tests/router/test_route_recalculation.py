@@ -101,6 +101,20 @@ def test_a_restarted_portal_gets_the_table_and_the_others_hear_nothing() -> None
     assert c.take_effects() == []
 
 
+def test_a_link_that_breaks_and_is_back_again_and_again_changes_nothing() -> None:
+    c = core()
+    c.on_portal_up(1, 10, 1, now_ns=0)
+    c.on_portal_up(2, 0, 1, now_ns=0, neighbour=DRO_BIT | 9, since_us=1)
+    c.on_timer(now_ns=s(6))
+    before = c.table
+    for number in range(100):
+        c.on_portal_gone(2, now_ns=s(10) + number * ms(200))
+        c.on_portal_up(2, 0, 1, now_ns=s(10) + number * ms(200) + 1, neighbour=DRO_BIT | 9, since_us=2 + number)
+        assert c.is_settled
+        assert c.next_deadline() is None
+    assert c.table is before
+
+
 def test_a_portal_that_stays_away_is_taken_out() -> None:
     c = settled()
     before = c.table
