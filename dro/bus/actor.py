@@ -127,7 +127,7 @@ class WorkerContext:
         self.kept = identity.kept
         """What its former incarnation has left for it, and it leaves for the next."""
         self.goes_on = identity.goes_on
-        """Whether the former incarnation was killed, so that what it has kept is there; else nothing is."""
+        """Whether the former incarnation was killed or has handed over: what it has kept is there; else nothing is."""
         self.kept_dir = identity.kept_dir
         """A directory in shared memory for files that the next incarnation goes on with."""
         self.kept_sockets = NO_SOCKETS
@@ -166,7 +166,8 @@ class WorkerContext:
         self.on_leave: Callable[[], object] = lambda: None
         """The DRO shall leave its network, so that routes must avoid it; of the route manager alone."""
         self.on_stop: Callable[[], object] = self.finish
-        """Called once when the worker shall end: says goodbye to the network and calls `finish`, at once or later."""
+        """Called once when the worker shall end: says goodbye to the network and calls `finish`, at once or later. Not
+        when it hands over to its next life."""
         self._control = ControlSocket[WorkerReport, ParentMessage](
             loop, control, WORKER_REPORTS, PARENT_MESSAGES, self._on_message, self._on_orphaned
         )
@@ -262,14 +263,20 @@ class WorkerContext:
 
     # what happens to it
 
-    def stop(self, grace_ms: int = DEFAULT_GRACE_MS) -> None:
-        """Begin to end, or end at once when it has begun already (the parent or the operator insists)."""
+    def stop(self, grace_ms: int = DEFAULT_GRACE_MS, *, hands_over: bool = False) -> None:
+        """Begin to end, or end at once when it has begun already (the parent or the operator insists).
+
+        With `hands_over` it ends when this turn does, all that the turn began being done, and `on_stop` is not called.
+        """
         if self.is_stopping:
             self.finish()
             return
         self.is_stopping = True
         self._end_within(grace_ms)
-        self.on_stop()
+        if hands_over:
+            self.finish()
+        else:
+            self.on_stop()
 
     def _end_within(self, grace_ms: int) -> None:
         # the alarm's default action works even when this process does nothing sensible any more
@@ -306,7 +313,7 @@ class WorkerContext:
                     self.on_drain(message.limit_ms)
             case Stop():
                 if not self.is_stopping:
-                    self.stop(message.grace_ms)
+                    self.stop(message.grace_ms, hands_over=message.hands_over)
             case Ping():
                 self._control.send(Pong(message.serial))
                 logs.tick()

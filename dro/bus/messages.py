@@ -90,9 +90,13 @@ class SetLog:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End yourself in good order within `grace_ms`."""
+    """End yourself in good order within `grace_ms`.
+
+    `hands_over`: at the end of this turn, without a word to your network: your next life goes on from what you leave.
+    """
 
     grace_ms: int
+    hands_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

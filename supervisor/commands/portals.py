@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from dro.clock import s
@@ -36,7 +37,7 @@ class PortalCommands:
         self._warn = warn
         operations = parent.operations
         add = parent.admin.add
-        add("portal restart", self._simple(operations.restart))
+        add("portal restart", self._restart)
         add("portal pause", self._simple(operations.pause))
         add("portal resume", self._simple(operations.resume))
         add("portal drain", self._drain)
@@ -55,6 +56,10 @@ class PortalCommands:
             operation(name, lambda outcome: _answer(reply, outcome))
 
         return handle
+
+    def _restart(self, arguments: Arguments, reply: Reply) -> None:
+        clean = arguments.flag("clean")
+        self._simple(partial(self._parent.operations.restart, clean=clean))(arguments, reply)
 
     def _drain(self, arguments: Arguments, reply: Reply) -> None:
         name, limit_ms = _with_limit(arguments)

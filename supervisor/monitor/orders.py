@@ -75,15 +75,16 @@ class Orders:
         self._file = file
         self._log = log
 
-    def give(self, giver: Giver, role: str, order: str, name: str = "") -> JsonObject:
+    def give(self, giver: Giver, role: str, order: str, name: str = "", *, clean: bool = False) -> JsonObject:
         """Give an order of the admin socket, of one portal or of all, for a holder of that role. Raises: ApiError."""
-        event = {"order": f"{order} {name[:MAX_TEXT]}".strip(), "who": "", "address": giver.address, "result": "done"}
+        shown = f"{order} {name[:MAX_TEXT]}{' --clean' if clean else ''}".strip()
+        event = {"order": shown, "who": "", "address": giver.address, "result": "done"}
         try:
             holder = self._holder(giver.token)
             event["who"] = holder.name
             if not holder.may(role):
                 raise ApiError(403, f"{holder.name} is {holder.role} and may not do this", f"it needs the role {role}")
-            return asked(self._run_dir, order, {"name": name} if name else {})
+            return asked(self._run_dir, order, ({"name": name} if name else {}) | ({"clean": True} if clean else {}))
         except ApiError as e:
             event["result"] = e.problem.what
             raise
@@ -159,9 +160,9 @@ def add_orders(app: FastAPI, orders: Orders) -> None:
     router = APIRouter(prefix=PREFIX, responses=PROBLEMS | refused)
 
     @router.post("/portals/{name}/{operation}")
-    def operate(name: str, operation: Operation, giver: By) -> OperationResult:
-        """Restart, pause, resume or drain a portal; for operators."""
-        result = orders.give(giver, OPERATOR, f"portal {operation}", name)
+    def operate(name: str, operation: Operation, giver: By, clean: bool = False) -> OperationResult:
+        """Restart, pause, resume or drain a portal; for operators. `clean`: of a restart, with new sessions."""
+        result = orders.give(giver, OPERATOR, f"portal {operation}", name, clean=clean)
         return OperationResult(**result)
 
     @router.post("/recalculation", status_code=204, response_model=None)

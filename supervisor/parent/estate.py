@@ -55,10 +55,12 @@ class Estate:
     def on_end(self, status: int) -> None:
         """Note that the process is gone, and let go of what no next life uses."""
         self.sockets.detach()
-        if self._worker.state in (WorkerState.STOPPING, WorkerState.DRAINING):
+        hands_over = self._worker.hands_over
+        if self._worker.state in (WorkerState.STOPPING, WorkerState.DRAINING) and not hands_over:
             self.on_order()
             return
-        self.succession.on_death(self._loop.now_ns(), in_good_order=status == 0)
+        if status or not hands_over:
+            self.succession.on_death(self._loop.now_ns(), in_good_order=status == 0)
         if why := self.succession.obstacle(self._worker.spec.part):
             self._clear(why)
 

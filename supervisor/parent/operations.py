@@ -4,7 +4,8 @@ An operation is accepted or refused at once; an accepted one calls its `done` ex
 `OperationOutcome`. Every step has a time limit, so every operation ends. One worker has one operation at a time. A
 worker that an operator has stopped stays stopped: the restart policy does not apply until it is resumed.
 
-    restart   stopped in good order, started at once with the current configuration; done when it is ready
+    restart   stopped so that its next life goes on from it, or in good order; started at once with the current
+              configuration; done when it is ready
     pause     stopped in good order; done when its process is gone
     resume    started again after pause or drain; done when it is ready
     drain     hands over its traffic without loss, then as pause
@@ -32,6 +33,8 @@ from supervisor.parent.workers import Event, Worker, Workers, WorkerSpec, Worker
 
 STOP_GRACE_MS: Final = 3_500  # for a worker to say goodbye
 STOP_LIMIT_NS: Final = ms(6_000)  # then it is killed: letting go of sockets may take the kernel a second or two
+HAND_OVER_GRACE_MS: Final = 1_000  # for one that hands over to end its turn
+HAND_OVER_LIMIT_NS: Final = ms(2_000)  # then it is killed, which loses nothing either
 START_LIMIT_NS: Final = s(60)  # to become ready; it is not killed then, only not waited for any longer
 DRAIN_SLACK_NS: Final = s(2)  # beyond the limit of a drain, for its answer
 DRAIN_LIMIT_MS: Final = 30_000  # unless the operator says otherwise
@@ -81,6 +84,7 @@ class _Operation:
     done: Done
     problem: str = ""
     note: str = ""
+    hands_over: bool = False
     timer: Timer | None = None
 
 
@@ -92,6 +96,7 @@ class ProcessControl(Protocol):
     def kill(self, worker: Worker) -> None: ...
     def take_out(self, worker: Worker) -> None: ...
     def let_go(self, worker: Worker) -> None: ...
+    def obstacle(self, worker: Worker) -> str: ...
 
 
 class Operations:
@@ -115,12 +120,16 @@ class Operations:
 
     # what an operator orders; each raises RefusedError, and then nothing has changed
 
-    def restart(self, name: str, done: Done) -> None:
-        """Restart any worker, also the route manager. One that waits for its next start is started now."""
+    def restart(self, name: str, done: Done, *, clean: bool = False) -> None:
+        """Restart any worker, also the route manager. One that waits for its next start is started now.
+
+        Its next life goes on from this one as far as it can, unless it shall be `clean`.
+        """
         worker = self._idle(name)
         if worker.is_resting:
             raise RefusedError(f"{name} is {worker.state.value}", remedy="resume it instead")
         operation = self._begin(OperationKind.RESTART, worker, done)
+        operation.hands_over = not clean and not self._processes.obstacle(worker)
         if worker.is_alive:
             self._stop(operation)
         else:
@@ -258,7 +267,8 @@ class Operations:
         worker = operation.worker
         worker.cancel_restart()
         worker.backoff.reset()
-        self._processes.let_go(worker)
+        if not operation.hands_over:
+            self._processes.let_go(worker)
         limit_s = START_LIMIT_NS // s(1)
         self._limit(operation, START_LIMIT_NS, lambda: self._too_late(operation, f"it is not ready after {limit_s} s"))
         self._start(worker)
@@ -294,8 +304,10 @@ class Operations:
     def _stop(self, operation: _Operation) -> None:
         worker = operation.worker
         worker.move(Event.STOP)
-        self._limit(operation, STOP_LIMIT_NS, lambda: self._kill(operation))
-        self._processes.send(worker, Stop(STOP_GRACE_MS))
+        worker.hands_over = hands_over = operation.hands_over
+        limit_ns, grace_ms = (HAND_OVER_LIMIT_NS, HAND_OVER_GRACE_MS) if hands_over else (STOP_LIMIT_NS, STOP_GRACE_MS)
+        self._limit(operation, limit_ns, lambda: self._kill(operation))
+        self._processes.send(worker, Stop(grace_ms, hands_over))
 
     def _kill(self, operation: _Operation) -> None:
         worker = operation.worker

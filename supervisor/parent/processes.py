@@ -88,7 +88,7 @@ class WorkerProcesses:
         worker.incarnation = self._incarnations
         worker.ready = worker.failure = None
         worker.trouble = ""
-        worker.is_announced = False
+        worker.is_announced = worker.hands_over = False
         worker.unanswered = 0
         worker.started_ns = self._loop.now_ns()
         worker.backoff.on_start(worker.started_ns)
@@ -198,6 +198,10 @@ class WorkerProcesses:
         self._estates.pop(worker.index).close()
 
     # the end
+
+    def obstacle(self, worker: Worker) -> str:
+        """Return why the next life of a worker would not go on from this one; empty when it would."""
+        return self._estates[worker.index].succession.obstacle(worker.spec.part)
 
     def let_go(self, worker: Worker) -> None:
         """Let go of what the last life of a worker without a process has kept: by an order there is no next one."""

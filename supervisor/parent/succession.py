@@ -1,7 +1,8 @@
 """Whether the next life of a worker goes on from the one before, or starts clean.
 
-A portal goes on after a death that nobody ordered, when it had been ready, has the same part of the configuration as
-before, and its last life was not a short one that went on itself: what ended that one may be in what it went on from.
+A portal goes on after a death that nobody ordered, and after the order to hand over, when it had been ready, has the
+same part of the configuration as before, and did not die in a short life that went on itself: what ended that one may
+be in what it went on from.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ class Worker:
     started_ns: int = 0  # of this life
     last_death: str = ""
     operation: str = ""  # what an operator ordered and is not done
+    hands_over: bool = False  # this life was ordered to end so that the next one goes on from it
     trouble: str = ""  # of this life: why it cannot do all that it should
     config_serial: int = 0  # of the configuration that this life has
     restart: Timer | None = None

@@ -167,7 +167,7 @@ class _Restart:
         def then(first: Result) -> None:
             self._restart_swapped(first, report, is_undo=is_undo)
 
-        _gather(plain, self.portals.restart, then)
+        _gather(plain, partial(self.portals.restart, clean=True), then)
 
     def _restart_swapped(self, so_far: Result, report: Report, *, is_undo: bool) -> None:
         """Restart what changes places; on the way back it goes on after a failure: what can run shall run."""

@@ -217,7 +217,7 @@ def portal(folder: Path, transport: str, rate: int, topics: int, *, is_quick: bo
     """Restart the egress portal of a DRO."""
     with network(folder, {"OLD": [1, 2]}, transport, rate, topics, is_quick=is_quick) as net:
         net.start("OLD")
-        return net.measure("portal", transport, lambda: net.order("OLD", "portal", "restart", "OLD-2"))
+        return net.measure("portal", transport, lambda: net.order("OLD", "portal", "restart", "OLD-2", "--clean"))
 
 
 WAYS: Final = {"beside": beside, "another-way": another_way, "restart": restart, "portal": portal}

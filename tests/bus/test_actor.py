@@ -341,6 +341,17 @@ def test_a_worker_that_stops_has_its_grace_period(
     w.run()  # returns at once
 
 
+def test_a_worker_that_hands_over_ends_with_its_turn_and_says_no_goodbye(shell: Shell, loop: Loop) -> None:
+    stops: list[str] = []
+    w = shell.worker
+    w.on_stop = lambda: stops.append("goodbye")
+    shell.parent.send(Stop(700, hands_over=True))
+    shell.parent.send(Ping(1))
+    loop.call_soon(lambda: loop.at_turn_end(lambda: stops.append("end of the turn")))
+    w.run()
+    assert (stops, shell.alarms, w.is_stopping) == (["end of the turn"], [2.7], True)
+
+
 def test_a_worker_with_nothing_to_say_goodbye_to_ends_at_once(shell: Shell) -> None:
     shell.worker.stop(700)
     shell.worker.run()

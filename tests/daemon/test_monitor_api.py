@@ -87,6 +87,8 @@ def test_orders_need_a_token_with_a_role_and_are_logged(site: Site, tokens: Path
     assert post(site, "/v1/portals/P2/pause", TOKENS["operator"])[1]["state"] == "paused"
     site.wait(lambda: state(site, "P2") == "paused", "the pause")
     assert post(site, "/v1/portals/P2/resume", TOKENS["admin"])[1]["state"] == "ready"
+    assert post(site, "/v1/portals/P2/restart?clean=true", TOKENS["operator"])[1]["state"] == "ready"
+    assert post(site, "/v1/portals/P2/pause?clean=true", TOKENS["operator"])[0] == 422
     assert post(site, "/v1/recalculation", TOKENS["operator"]) == (204, {})
     status, problem = post(site, "/v1/portals/nowhere/pause", TOKENS["operator"])
     assert status == 422
@@ -106,6 +108,7 @@ def test_orders_need_a_token_with_a_role_and_are_logged(site: Site, tokens: Path
     site.wait(lambda: ("reload", "admin-1", "done") in told(), "the log")
     assert any((who, result) == ("", "no valid token") for _, who, result in told()), "not each one of them"
     assert ("portal pause P2", "operator-1", "done") in told()
+    assert ("portal restart P2 --clean", "operator-1", "done") in told()
     assert not any(token in line for token in TOKENS.values() for line in site.log.splitlines())
 
 

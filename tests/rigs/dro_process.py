@@ -244,12 +244,15 @@ def main(directory: Path, ping_ms: int, names: list[str]) -> int:
         return sorted(sockets_of("self"))
 
     def on_hangup() -> None:
-        """Restart what keeps, as by an operator's order, when a forked task has told what it has inherited."""
+        """Restart what keeps, as by an operator's order, when a forked task has told what it has inherited.
+
+        It starts clean when there is a file `clean`.
+        """
 
         def restart(result: object) -> None:
             with (directory / "task").open("w") as file:
                 json.dump(result, file)
-            dro.operations.restart(keeping[0], lambda _: None)
+            dro.operations.restart(keeping[0], lambda _: None, clean=(directory / "clean").exists())
 
         dro.run_forked(sockets_of_task, restart, limit_ns=s(60), what="a look")
 

@@ -1,4 +1,4 @@
-"""Portals of one DRO that are killed again and again under load, and what receivers with default options get.
+"""Portals of one DRO that end again and again under load, and what receivers with default options get.
 
 Sources in TRD 1; receivers in TRD 2, whose proxy sources send by LBT-RM, and in TRD 3, by TCP.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, Loss, LossBurst
+from tests.rigs.orders import order
 from tests.rigs.site import Site
 
 TOPICS = 10
@@ -77,19 +79,30 @@ class Publisher:
 
 
 @dataclass
-class Killed:
-    """What kills did: `pauses_ms` until all receivers had messages again that were sent after the kill."""
+class Ended:
+    """What ends did: `pauses_ms` until all receivers had messages again that were sent after the end."""
 
     pauses_ms: list[float] = field(default_factory=list)
     messages: int = 0
     problems: list[str] = field(default_factory=list)
 
 
-def kill_portals(folder: Path, transport: str, kills: int, victims: random.Random) -> Killed:
+def kill_portals(folder: Path, transport: str, kills: int, victims: random.Random) -> Ended:
     """Kill portals, each chosen by chance; `transport` is that of the sources."""
+    return end_portals(folder, transport, kills, lambda site: site.kill(victims.choice(PORTALS)))
+
+
+def restart_portals(folder: Path, transport: str, restarts: int) -> Ended:
+    """Have portals restarted, in turn, by an operator's order."""
+    turns = cycle(PORTALS)
+    return end_portals(folder, transport, restarts, lambda site: order(site.pid, "portal", "restart", next(turns)))
+
+
+def end_portals(folder: Path, transport: str, times: int, end: Callable[[Site], object]) -> Ended:
+    """Have portals ended, so often, each time by `end`; `transport` is that of the sources."""
     site = Site(folder, 3, transports={1: transport, 3: "tcp"})
     inboxes = [Inbox(f"TRD {trd}, numbers.{n}") for trd in (2, 3) for n in range(TOPICS)]
-    outcome = Killed()
+    outcome = Ended()
     publisher: Publisher | None = None
     try:
         site.start()
@@ -108,9 +121,9 @@ def kill_portals(folder: Path, transport: str, kills: int, victims: random.Rando
                 return all(inbox.numbers and inbox.numbers[-1] >= goal for inbox in inboxes)
 
             site.wait(partial(have_passed, 200), "messages")
-            for _ in range(kills):
+            for _ in range(times):
                 sent = publisher.sent
-                site.kill(victims.choice(PORTALS))
+                end(site)
                 began = time.monotonic()
                 site.wait(partial(have_passed, sent + 5), "messages")
                 outcome.pauses_ms.append((time.monotonic() - began) * 1000)

@@ -41,7 +41,7 @@ SLACK_S: Final = 90.0
 """Beyond the limit of a drain: for the stop, and for a portal to become ready, which each have limits in the DRO."""
 
 _ACTIONS: Final = {
-    "restart": "stop it in good order and start it at once, with the current configuration",
+    "restart": "replace its process by one with the current configuration that goes on where that one was",
     "pause": "stop it in good order until it is resumed",
     "resume": "start it again after pause or drain",
     "drain": "stop it without losing what it has accepted",
@@ -82,6 +82,11 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
                 "--limit", metavar="SECONDS", type=seconds, default=DRAIN_LIMIT_S,
                 help=f"give up what is still held after so long (default {DRAIN_LIMIT_S:g})",
             )  # fmt: skip
+        if name == "restart":
+            action.add_argument(
+                "--clean", action="store_true",
+                help="stop it in good order and start it as the first time, with new sessions",
+            )  # fmt: skip
         action.set_defaults(run=operate)
 
 
@@ -98,6 +103,8 @@ def operate(args: argparse.Namespace) -> int:
     if args.action in _WITH_LIMIT:
         arguments["limit_s"] = args.limit
         within_s += args.limit
+    if args.action == "restart" and args.clean:
+        arguments["clean"] = True
     with connect(args) as client:
         result = client.ask(OperationResult, f"portal {args.action}", within_s=within_s, **arguments)
     put_answer(args, result, f"{result.portal} is {result.state}")

@@ -118,6 +118,17 @@ def test_an_order_leaves_nothing(bench: Bench, caplog: pytest.LogCaptureFixture,
     assert told(caplog) == [("P", "ordered: drain", 1)]
 
 
+@pytest.mark.parametrize("status", [0, KILLED])
+def test_a_life_goes_on_from_one_that_handed_over(bench: Bench, caplog: pytest.LogCaptureFixture, status: int) -> None:
+    """Also when it was killed, as it did not end in time."""
+    bench.start()
+    bench.worker.hands_over = True
+    bench.worker.move(Event.STOP)
+    bench.end(status)
+    assert bench.start()
+    assert told(caplog) == []
+
+
 def test_an_order_to_a_worker_that_waits_for_its_start_leaves_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -75,8 +75,22 @@ def test_a_connection_survives_one_kill_and_not_a_second_one_soon_after(start: S
     assert dro.leftovers() == []
 
 
-def test_a_connection_ends_with_an_ordered_restart(start: Start) -> None:
+def test_a_connection_survives_ordered_restarts_however_soon(start: Start) -> None:
     dro = start("plain-0", NAME)
+    with connect(dro, 1) as client:
+        for life, sent in ((2, "unread"), (3, "more")):
+            dro.signal(signal.SIGHUP)
+            found = dro.wait_for("ready", count=life, worker=NAME)[-1]
+            assert (found["goes_on"], found["names"][:2]) == (True, ["connection", "listener"])
+            assert dro.wait_for("read", count=life - 1)[-1]["text"] == sent
+            assert client.recv(100) == b"answer"
+            client.sendall(b"more")
+    assert NOT_USED not in dro.log
+
+
+def test_a_connection_ends_with_a_restart_that_is_to_be_clean(start: Start) -> None:
+    dro = start("plain-0", NAME)
+    (dro.directory / "clean").touch()
     with connect(dro, 1) as client:
         dro.signal(signal.SIGHUP)
         second = dro.wait_for("ready", count=2, worker=NAME)[-1]

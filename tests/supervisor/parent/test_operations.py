@@ -13,6 +13,8 @@ from dro.errors import RefusedError, ResourceError
 from dro.loop import Loop
 from supervisor.parent.operations import (
     DRAIN_SLACK_NS,
+    HAND_OVER_GRACE_MS,
+    HAND_OVER_LIMIT_NS,
     START_LIMIT_NS,
     STOP_GRACE_MS,
     STOP_LIMIT_NS,
@@ -34,6 +36,7 @@ class OperationsBench:
         self.outcomes: list[OperationOutcome] = []
         self.cannot_fork = False
         self.cannot_prepare = False
+        self.goes_on = False
         self.let_go_of: list[tuple[str, str]] = []  # and the order under way
         self.operations = Operations(
             self.workers, self, self.loop, logging.getLogger("test"), start=self.start, spec_of=self.spec
@@ -66,6 +69,9 @@ class OperationsBench:
 
     def let_go(self, worker: Worker) -> None:
         self.let_go_of.append((worker.name, worker.operation))
+
+    def obstacle(self, worker: Worker) -> str:
+        return "" if self.goes_on else "it cannot"
 
     def prepare(self, worker: Worker) -> None:
         if self.cannot_prepare:
@@ -109,6 +115,37 @@ def bench() -> Iterator[OperationsBench]:
 
 
 STOP = Stop(STOP_GRACE_MS)
+HAND_OVER = Stop(HAND_OVER_GRACE_MS, hands_over=True)
+
+
+def test_restart_lets_the_next_life_go_on(bench: OperationsBench) -> None:
+    bench.goes_on = True
+    p1 = bench.workers.of("P1")
+    bench.operations.restart("P1", bench.done)
+    assert (p1.state, p1.hands_over, bench.take_sent()) == (WorkerState.STOPPING, True, [HAND_OVER])
+    bench.turn(HAND_OVER_LIMIT_NS)
+    assert bench.take_sent() == [("kill", "P1")], "which loses nothing either"
+    assert bench.end(p1, "killed by SIGKILL")
+    assert (bench.take_sent(), bench.let_go_of) == ([("start", "P1")], [])
+    bench.ready(p1)
+    assert bench.turn() == [OperationOutcome("P1", "ready", note="it did not end in time and was killed")]
+
+
+@pytest.mark.parametrize(("goes_on", "clean"), [(True, True), (False, False)])
+def test_restart_begins_clean_when_it_shall_or_cannot_go_on(bench: OperationsBench, goes_on: bool, clean: bool) -> None:
+    bench.goes_on = goes_on
+    p1 = bench.workers.of("P1")
+    bench.operations.restart("P1", bench.done, clean=clean)
+    assert (p1.hands_over, bench.take_sent()) == (False, [STOP])
+    bench.end(p1)
+    assert bench.let_go_of == [("P1", "restart")]
+
+
+def test_restart_of_one_that_died_goes_on_from_that_life(bench: OperationsBench) -> None:
+    bench.goes_on = True
+    bench.end(bench.workers.of("P1"), "killed by SIGKILL")
+    bench.operations.restart("P1", bench.done)
+    assert (bench.take_sent(), bench.let_go_of) == ([("start", "P1")], [])
 
 
 def test_restart_stops_it_and_is_done_when_it_is_ready_again(bench: OperationsBench) -> None:

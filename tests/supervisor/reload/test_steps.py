@@ -116,7 +116,8 @@ class FakeControl:
 
         self._order("remove", name, done, act)
 
-    def restart(self, name: str, done: Done) -> None:
+    def restart(self, name: str, done: Done, *, clean: bool = False) -> None:
+        assert clean, "its configuration is another one"
         """One that cannot start is tried again and again with the configuration of then."""
         self._order("restart", name, done, lambda: None)
         self.portals[name] = portals_of(self.config)[name]
