@@ -245,7 +245,8 @@ class WorkerContext:
         self._collector.start()
         self._gauges.start()
         ring = str(self.identity.ring_path) if self.ring is not None else ""
-        self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address))
+        goes_on = self.goes_on and self.role in (Role.ENDPOINT, Role.PEER)
+        self._control.send(Ready(self.incarnation, ring, self.channels.ctl_address, goes_on))
 
     def hear_parent(self) -> None:
         """Take all that the parent has said up to now."""

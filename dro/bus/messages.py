@@ -140,11 +140,15 @@ PARENT_MESSAGES: Final = Codec[ParentMessage](
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker runs; from now on it may be announced to its siblings."""
+    """The worker runs; from now on it may be announced to its siblings.
+
+    `goes_on`: from its former incarnation; `ForwardsAgain` follows.
+    """
 
     incarnation: int
     ring: str
     ctl: str
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +225,18 @@ class Trouble:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardsAgain:
+    """A portal that goes on forwards what its former incarnation did, as far as its siblings have told it."""
+
+
 WorkerReport = (
     Ready | StartFailed | Stopped | Pong | PeerStuck | Reconfigured | Drained | Rows | RoutesCalculated | RoutesAvoid
-    | Trouble
+    | Trouble | ForwardsAgain
 )  # fmt: skip
 WORKER_REPORTS: Final = Codec[WorkerReport](
     {1: Ready, 2: StartFailed, 3: Stopped, 4: Pong, 5: PeerStuck, 6: Reconfigured, 7: Drained, 8: Rows,
-     9: RoutesCalculated, 10: RoutesAvoid, 11: Trouble}
+     9: RoutesCalculated, 10: RoutesAvoid, 11: Trouble, 12: ForwardsAgain}
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from dro.bus.descriptors import ADDRESSED, DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MANAGER,
     ROUTE_MESSAGES,
+    ForwardsAgain,
     LinkBusy,
     PeerDown,
     PeerRemoved,
@@ -326,6 +327,7 @@ class PortalShell:
         if not self._forwards_again:
             self._forwards_again = True
             self.on_forwards_again()
+            self._ctx.report(ForwardsAgain())
 
     def on_acted(self) -> None:
         self._siblings.send()

@@ -5,7 +5,7 @@ An operation is accepted or refused at once; an accepted one calls its `done` ex
 worker that an operator has stopped stays stopped: the restart policy does not apply until it is resumed.
 
     restart   stopped so that its next life goes on from it, or in good order; started at once with the current
-              configuration; done when it is ready
+              configuration; done when it is ready, and forwards again what the one before did
     pause     stopped in good order; done when its process is gone
     resume    started again after pause or drain; done when it is ready
     drain     hands over its traffic without loss, then as pause
@@ -189,6 +189,13 @@ class Operations:
     # what happens to workers
 
     def on_ready(self, worker: Worker) -> None:
+        operation = self._under_way.get(worker)
+        goes_on = worker.ready is not None and worker.ready.goes_on
+        if operation is not None and worker.state is WorkerState.READY and not goes_on:
+            self._finish(operation)
+
+    def on_forwards_again(self, worker: Worker) -> None:
+        """Note that a worker that goes on is where the one before was."""
         operation = self._under_way.get(worker)
         if operation is not None and worker.state is WorkerState.READY:
             self._finish(operation)

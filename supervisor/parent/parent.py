@@ -27,6 +27,7 @@ from dro import compiled_steps
 from dro.bus.actor import FORK_MASK, STOP_SIGNALS
 from dro.bus.messages import (
     Drained,
+    ForwardsAgain,
     PeerStuck,
     Ping,
     Pong,
@@ -357,6 +358,8 @@ class Parent(Generic[C]):
                 self.routes_avoid = report
             case Trouble(reason=reason):
                 worker.trouble = reason
+            case ForwardsAgain():
+                self.operations.on_forwards_again(worker)
             case Pong() | Stopped():
                 pass
             case _:

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 from dro.bus.actor import WorkerContext
 from dro.bus.descriptors import ADDRESSED, BatchDescriptor, DescriptorWriter
-from dro.bus.messages import PeerDown, PeerUp, Role
+from dro.bus.messages import ForwardsAgain, PeerDown, PeerUp, Role
 from dro.bus.ring import RingReader
 from dro.clock import ms, s
 from dro.errors import ResourceError
@@ -181,6 +181,8 @@ def run_keeping(ctx: WorkerContext, note: Callable[..., None]) -> None:
     ctx.loop.add_reader(listener, accept)
     port = listener.getsockname()[1]
     ctx.ready()  # first: who is killed before it is not gone on from
+    if ctx.goes_on:
+        ctx.report(ForwardsAgain())
     note("ready", goes_on=ctx.goes_on, names=names, files=files, mode=mode, port=port)
     ctx.run()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dro.bus.messages import Drain, ParentMessage, Role, StartFailed, Stop
+from dro.bus.messages import Drain, ParentMessage, Ready, Role, StartFailed, Stop
 from dro.clock import NS_PER_MS, ms, s
 from dro.errors import RefusedError, ResourceError
 from dro.loop import Loop
@@ -127,7 +127,10 @@ def test_restart_lets_the_next_life_go_on(bench: OperationsBench) -> None:
     assert bench.take_sent() == [("kill", "P1")], "which loses nothing either"
     assert bench.end(p1, "killed by SIGKILL")
     assert (bench.take_sent(), bench.let_go_of) == ([("start", "P1")], [])
+    p1.ready = Ready(2, "", "", goes_on=True)
     bench.ready(p1)
+    assert bench.turn() == []
+    bench.operations.on_forwards_again(p1)
     assert bench.turn() == [OperationOutcome("P1", "ready", note="it did not end in time and was killed")]
 
 
