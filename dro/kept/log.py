@@ -15,9 +15,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -30,7 +28,7 @@ from dro.kept.store import TurnNumber
 _HEAD: Final = Struct("=QIIQQQIIII")
 """Position, bytes, pieces that count, first, after, turn, size, payload, pieces, way back.
 
-Of pieces that differ, in place of the payload: the check sum of the table behind the head.
+Of pieces that differ, in place of the payload: the check sum of the table at the end of the record.
 """
 _HEAD_BYTES = _HEAD.size
 _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
@@ -71,11 +69,14 @@ class SharedLog:
         self._fd = fd
         self._area = area
         self._mv = memoryview(area)
+        self._cells = self._mv.cast("I")
         self._capacity = capacity
         self._extent = 0
         self._row = row
         self._turn = turn
         self._begin = self._end = self._last = 0  # `last`: position of the newest record
+        self._reserved = 0  # where the next record begins
+        self._newest_bytes = 0  # of the data of the newest
         self._mark = 0
         self._first = 0  # what the oldest record begins with
         self._after = 0  # what follows the newest
@@ -144,6 +145,16 @@ class SharedLog:
         """Return what follows the newest record."""
         return self._after
 
+    @property
+    def capacity(self) -> int:
+        """Return how many bytes it has room for; fewer than were asked for where memory is scarce."""
+        return self._capacity
+
+    def newest(self) -> memoryview:
+        """Return the data of the newest record, which stays there until `first` has passed it."""
+        begin = self._last % self._capacity + _HEAD_BYTES
+        return self._mv[begin : begin + self._newest_bytes]
+
     def begin(self, after: int, mark: int) -> None:
         """Start with nothing in it."""
         self._begin = self._end
@@ -152,46 +163,69 @@ class SharedLog:
 
     def append(self, first: int, count: int, size: int, payload: int, data: memoryview, after: int) -> bool:
         """Log `count` pieces of the same size; False when there is no room."""
-        return self._append(first, count, size, payload, b"", data, after)
+        nbytes = len(data)
+        to = self.reserve(nbytes)
+        if to is None:
+            return False
+        to[:] = data
+        self._commit(first, count, size, payload, nbytes, nbytes, after)
+        return True
 
     def append_mixed(
         self, first: int, ends: Sequence[int], payloads: Sequence[int], data: memoryview, after: int
     ) -> bool:
         """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room."""
-        table = array("I", ends)
-        table.extend(accumulate(payloads))
-        content = table.tobytes()
-        return self._append(first, len(ends), 0, crc32(content), content, data, after)
+        nbytes, count = len(data), len(ends)
+        to = self.reserve(nbytes, count)
+        if to is None:
+            return False
+        to[:nbytes] = data
+        self.commit_mixed(first, ends, payloads, after)
+        return True
 
-    def _append(
-        self, first: int, count: int, size: int, payload: int, table: bytes, data: memoryview, after: int
-    ) -> bool:
-        nbytes = _HEAD_BYTES + len(table) + len(data)
+    def reserve(self, nbytes: int, count: int = 0) -> memoryview | None:
+        """Return memory for so much data of the next record, in at most `count` pieces that differ; None without room.
+
+        Whoever does not commit it leaves the log as it is, but for the oldest records, whose memory this is.
+        """
+        nbytes += _HEAD_BYTES
+        most = nbytes + 8 * count + 8 if count else nbytes
         at = (self._end + 7) & -8
         offset = at % self._capacity
-        if offset + nbytes > self._capacity:
+        if offset + most > self._capacity:
             at += self._capacity - offset
             offset = 0
-        if nbytes > self._capacity:
-            return False
-        if offset + nbytes > self._extent and not self._grow(offset + nbytes):
-            return self._shrink() and self._append(first, count, size, payload, table, data, after)
-        end = at + nbytes
-        if end - self._begin > self._capacity:
-            self._make_room(end)
-        view = self._mv
-        back = at - self._last if self._begin < self._end else 0
-        _pack_into(view, offset, at, nbytes, count, first, after, self._turn.now, size, payload, count, back)
-        offset += _HEAD_BYTES
-        if table:
-            view[offset : offset + len(table)] = table
-            offset += len(table)
-        view[offset : offset + len(data)] = data
-        if self._begin == self._end:
+        if most > self._capacity:
+            return None
+        if offset + most > self._extent and not self._grow(offset + most):
+            return self.reserve(nbytes - _HEAD_BYTES, count) if self._shrink() else None
+        if at + most - self._begin > self._capacity:
+            self._make_room(at + most)
+        self._reserved = at
+        return self._mv[offset + _HEAD_BYTES : offset + nbytes]
+
+    def commit_mixed(self, first: int, ends: Sequence[int], payloads: Sequence[int], after: int) -> None:
+        """Log pieces of any sizes that were written to reserved memory, number i up to `ends[i]`."""
+        count, nbytes, paid = len(ends), ends[-1], 0
+        begin = (self._reserved % self._capacity + _HEAD_BYTES + nbytes + 7) & -8
+        cells, cell = self._cells, begin >> 2
+        for number in range(count):
+            paid += payloads[number]
+            cells[cell + number], cells[cell + count + number] = ends[number], paid
+        check = crc32(self._mv[begin : begin + 8 * count])
+        self._commit(first, count, 0, check, nbytes, (nbytes + 7 & -8) + 8 * count, after)
+
+    def _commit(self, first: int, count: int, size: int, payload: int, data: int, behind_head: int, after: int) -> None:
+        """Log what is in reserved memory: so many bytes of `data`, and what else is behind the head."""
+        at, nbytes = self._reserved, _HEAD_BYTES + behind_head
+        is_first = self._begin == self._end
+        back = 0 if is_first else at - self._last
+        head = at, nbytes, count, first, after, self._turn.now, size, payload, count, back
+        _pack_into(self._mv, at % self._capacity, *head)
+        if is_first:
             self._begin, self._first = at, first
-        self._last, self._end, self._after = at, end, after
-        self._row.write(self._begin, end, at, self._mark)
-        return True
+        self._last, self._end, self._after, self._newest_bytes = at, at + nbytes, after, data
+        self._row.write(self._begin, self._end, at, self._mark)
 
     def _make_room(self, end: int) -> None:
         """Let go of the oldest records: what lies from `end - capacity` on stays. The row says so first."""
@@ -254,14 +288,15 @@ class SharedLog:
         while self._begin < self._end and at >= self._begin:
             _, nbytes, valid, first, after, turn, size, payload, count, back = self._head_at(at)
             start = at % self._capacity + _HEAD_BYTES
-            table = 0 if size else 8 * count
-            lists = self._mv[start : start + table].cast("I")
-            data = self._mv[start + table : start + nbytes - _HEAD_BYTES]
-            is_split = not table or (
-                crc32(self._mv[start : start + table]) == payload and lists[count - 1] == len(data)
+            end = start + nbytes - _HEAD_BYTES
+            table = end if size else end - 8 * count
+            lists = self._mv[table:end].cast("I")
+            is_split = bool(size) or (
+                crc32(self._mv[table:end]) == payload and 0 <= table - start - lists[count - 1] < 8
             )
             if after != follows or not is_split:
                 raise DecodeError(str(self.path), f"the record at {at} was changed")
+            data = self._mv[start : table if size else start + lists[count - 1]]
             follows = first
             payload = payload if size else 0
             yield LogRecord(first, valid, turn, size, payload, lists[:valid], lists[count : count + valid], data)

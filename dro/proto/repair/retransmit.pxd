@@ -1,7 +1,7 @@
 cimport cython
 
 cdef class TransmissionWindow:
-    cdef public long long next_index, trail_index, payload_bytes, memory_bytes, _adopted_to
+    cdef public long long next_index, trail_index, payload_bytes, memory_bytes, _adopted_to, _logged_to
     cdef public object _size_bytes, _limit_bytes
     cdef public Py_ssize_t _head, _arena_used
     cdef public list _starts, _runs
@@ -15,7 +15,8 @@ cdef class TransmissionWindow:
                    i=Py_ssize_t, source=Py_ssize_t, arena=bytearray)
     cpdef object _append_copy(self, Py_ssize_t count, long long payload_bytes, object chunk)
     cpdef object _trim(self)
-    cpdef object _leave(self, long long end)
+    cpdef object _oldest(self)
+    cpdef object _leave(self, object run, long long leaving)
 
 cdef class Retransmitter:
     cdef public TransmissionWindow _window

@@ -112,6 +112,8 @@ class TransmissionWindow:
     Bounded by payload (`size_bytes`) and, if not 0, by memory (`limit_bytes`); the newest datagram is always kept.
     A run costs one entry, however many datagrams it holds; a buffer is let go when the last of its run has left.
     Small runs are copied together into arenas and become one run while their lengths stay the same.
+
+    What lies in a log leaves, whatever the bounds say, when the log needs the memory (`leave_logged`).
     """
 
     __slots__ = (
@@ -122,6 +124,7 @@ class TransmissionWindow:
         "_find_adopted",
         "_head",
         "_limit_bytes",
+        "_logged_to",
         "_runs",
         "_size_bytes",
         "_starts",
@@ -145,6 +148,7 @@ class TransmissionWindow:
         self.payload_bytes = 0
         self.memory_bytes = 0
         self._adopted_to = first_index  # datagrams before it lie elsewhere
+        self._logged_to = first_index  # datagrams before it lie in a log
         self._find_adopted: Callable[[int], tuple[Buffer, int, int] | None] = lambda _: None
 
     def __len__(self) -> int:
@@ -186,13 +190,25 @@ class TransmissionWindow:
         self._trim()
 
     def adopt(self, count: int, find: Callable[[int], tuple[Buffer, int, int] | None]) -> None:
-        """Let the window begin with `count` datagrams, the first to leave; `find` says by sqn where they lie."""
-        self._adopted_to, self._find_adopted = self.next_index, find
+        """Let the window begin with `count` logged datagrams, the first to leave; `find` says by sqn where they lie."""
+        self._adopted_to = self._logged_to = self.next_index
+        self._find_adopted = find
         self.trail_index = self.next_index - count
 
-    def leave_adopted(self, index: int) -> None:
-        """Let go of what was adopted before that datagram."""
-        self.trail_index = max(self.trail_index, min(index, self._adopted_to))
+    def leave_adopted(self) -> None:
+        """Let go of all that was adopted."""
+        self.trail_index = max(self.trail_index, self._adopted_to)
+
+    def leave_logged(self, index: int, *, is_all_logged: bool) -> None:
+        """Let go of what lies in the log before that datagram; `is_all_logged`: all that there is now lies in it."""
+        if is_all_logged:
+            self._logged_to = self.next_index
+        index = min(index, self._logged_to)
+        if self.trail_index < self._adopted_to:
+            self.trail_index = max(self.trail_index, min(index, self._adopted_to))
+        while self.trail_index < index:
+            run = self._oldest()
+            self._leave(run, min(run.start + run.datagrams, index) - self.trail_index)
 
     def _append_copy(self, count: int, payload_bytes: int, chunk: Chunk) -> None:
         buffer, offset, stride, length = chunk
@@ -229,42 +245,50 @@ class TransmissionWindow:
             if self.trail_index < self._adopted_to:
                 self.trail_index = self._adopted_to
                 continue
-            run = self._runs[self._head]
-            if run is None:
-                raise LocalProtocolError("transmission window: trail in a run that has left")
-            end = run.start + run.datagrams
-            most = min(end, newest) - self.trail_index
+            run = self._oldest()
+            most = min(run.start + run.datagrams, newest) - self.trail_index
             if run.ends:
                 at = self.trail_index - run.start
-                paid, memory = run.paid[at - 1] if at else 0, run.memory_before(at)
+                paid = run.paid[at - 1] if at else 0
                 leaving = bisect_left(run.paid, paid + over, at) + 1 - at if over > 0 else 1
                 if over_memory > 0:
-                    found = bisect_left(range(run.datagrams + 1), memory + over_memory, at, key=run.memory_before)
+                    reached = run.memory_before(at) + over_memory
+                    found = bisect_left(range(run.datagrams + 1), reached, at, key=run.memory_before)
                     leaving = max(leaving, found - at)
-                leaving = min(leaving, most)
-                self.payload_bytes -= run.paid[at + leaving - 1] - paid
-                self.memory_bytes -= run.memory_before(at + leaving) - memory
             else:
-                wanted = max(
+                leaving = max(
                     -(-over // run.payload_bytes) if run.payload_bytes else 1,
                     -(-over_memory // run.memory_bytes),
                     1,
                 )
-                leaving = min(wanted, most)
-                self.payload_bytes -= leaving * run.payload_bytes
-                self.memory_bytes -= leaving * run.memory_bytes
-            self.trail_index += leaving
-            self._leave(end)
-        if self._head > COMPACT_AT:
-            del self._runs[: self._head]
-            del self._starts[: self._head]
-            self._head = 0
+            self._leave(run, min(leaving, most))
 
-    def _leave(self, end: int) -> None:
-        """Drop the oldest run when it ends at the trail."""
-        if self.trail_index == end:
+    def _oldest(self) -> _Run:
+        """Return the run at the trail."""
+        run = self._runs[self._head]
+        if run is None:
+            raise LocalProtocolError("transmission window: trail in a run that has left")
+        return run
+
+    def _leave(self, run: _Run, leaving: int) -> None:
+        """Let go of that many datagrams of the oldest run, and of the run when they are its last."""
+        if run.ends:
+            at = self.trail_index - run.start
+            self.payload_bytes -= run.paid[at + leaving - 1] - (run.paid[at - 1] if at else 0)
+            self.memory_bytes -= run.memory_before(at + leaving) - run.memory_before(at)
+        else:
+            self.payload_bytes -= leaving * run.payload_bytes
+            self.memory_bytes -= leaving * run.memory_bytes
+        self.trail_index += leaving
+        if self.trail_index == run.start + run.datagrams:
+            if run is self._arena_run:
+                self._arena_run = None
             self._runs[self._head] = None
             self._head += 1
+            if self._head > COMPACT_AT:
+                del self._runs[: self._head]
+                del self._starts[: self._head]
+                self._head = 0
 
     def clear(self) -> None:
         """Let go of everything."""

@@ -154,10 +154,18 @@ class SourceSession:
         """Take over the newest `count` datagrams that the process before has sent; `find` says where one lies."""
         self._window.adopt(count, find)
 
-    def leave_adopted(self, first_sqn: int) -> None:
-        """Let go of datagrams that were taken over, up to this one: their memory is about to be used again."""
+    def leave_adopted(self) -> None:
+        """Let go of the datagrams that were taken over."""
+        self._window.leave_adopted()
+        self.trail = self._window.trail_index & MASK
+
+    def leave_logged(self, first_sqn: int, is_all_logged: bool) -> None:
+        """Let go of datagrams in the log before this one: their memory is used again.
+
+        `is_all_logged`: all that was sent so far lies there, not only what was taken over.
+        """
         window = self._window
-        window.leave_adopted(window.next_index + ahead(first_sqn, self.next_sqn))
+        window.leave_logged(window.next_index + ahead(first_sqn, self.next_sqn), is_all_logged=is_all_logged)
         self.trail = window.trail_index & MASK
 
     def go_on(self, now_ns: int) -> None:

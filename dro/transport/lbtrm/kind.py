@@ -104,6 +104,9 @@ _DATA, _NAKS = b"data", b"naks"
 LOG_S: Final = 4
 """How many seconds at the rate limit a log has room for; what is older cannot be repaired after a kill."""
 LOG_LEAST: Final = 1 << 20
+HEADERS_SHARE: Final = 2
+"""How many times its payload a datagram of small messages has in bytes, with all headers. Where it is more, repairs
+reach back less far than `transport_lbtrm_transmission_window_size` says."""
 
 
 class LbtrmSenders(SenderPool[GroupKey]):
@@ -261,15 +264,21 @@ class LbtrmSenders(SenderPool[GroupKey]):
             tgsz_log2=max(0, o.tgsz.bit_length() - 1),
             pack_bytes=o.pack_bytes,
             log=log,
+            window_log_bytes=_window_log_bytes(o),
             forget=nothing if log is None else partial(self._kept.forget, transport_index, key, log),
         )
         core = SourceSession(config, self._data_limiter, self._retransmit_limiter, host.loop.now_ns())
         return LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
 
 
+def _window_log_bytes(o: LbtrmSourceOptions) -> int:
+    """Return how many bytes a log needs that holds the whole transmission window, which is measured in payload."""
+    return HEADERS_SHARE * o.window_size_bytes + LOG_LEAST
+
+
 def _log_bytes(o: LbtrmSourceOptions) -> int:
     """Return how many bytes the log of a session has room for."""
-    most = o.window_size_bytes + LOG_LEAST
+    most = _window_log_bytes(o)
     return min(most, max(LOG_LEAST, o.data_rate_bps // 8 * LOG_S)) if o.data_rate_bps else most
 
 

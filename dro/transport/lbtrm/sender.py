@@ -6,7 +6,8 @@ as trains with segmentation offload where the kernel supports it, and stay in pl
 sessions of a context.
 
 With a log (`dro.kept.log`) datagrams are in it before they leave, so that the next incarnation of the process repairs
-them and goes on behind them.
+them and goes on behind them. Where the log has room for the whole window, it is the window: repairs are read from it,
+and the memory that datagrams were built in is used for the next ones at once, while it is in the caches.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class LbtrmSenderSetup:
     """One session to be sent on. `tgsz_log2` goes into the TGSZ byte; the FEC symbol is the sqn modulo that group size.
 
     `interface` is the address of the one that data leaves from. `pack_bytes`: fragments that are sent at once share
-    datagrams up to this size. `log`: of what is sent, for a session that outlives its process; `forget` is called when
-    it does not any more.
+    datagrams up to this size. `log`: of what is sent, for a session that outlives its process, which has room for the
+    window with `window_log_bytes`; `forget` is called when it does not any more.
     """
 
     address: LbtrmAddress
@@ -75,6 +76,7 @@ class LbtrmSenderSetup:
     tgsz_log2: int
     pack_bytes: int = 0
     log: SharedLog | None = None
+    window_log_bytes: int = 0
     forget: Callable[[], object] = nothing
 
 
@@ -116,6 +118,8 @@ class LbtrmSender:
         self._nak_drops = 0  # NAKs that the socket had dropped when it was closed
         self._goes_on = False
         self._log = setup.log
+        self._window_log_bytes = setup.window_log_bytes
+        self._is_window = self._log is not None and self._log.capacity >= setup.window_log_bytes
         self._forget = setup.forget
         self._batch = batch
         self._tgsz = setup.tgsz_log2
@@ -162,7 +166,8 @@ class LbtrmSender:
             write_topics(buffer, table)
             taken = self._send_run(buffer, table, now_ns)
         else:
-            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most), now_ns)
+            reserve = self._reserve if self._is_window else None
+            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most, reserve), now_ns)
         if taken == offered:
             table.rows = 0
         else:
@@ -188,12 +193,13 @@ class LbtrmSender:
             buffer, at = bytearray().join(parts), 0
         payload = length - HEADER_BYTES if shape < 1 << KIND_SHIFT else 0
         self._write_headers(buffer, range(at, at + count * size, size))
-        self._note_run(memoryview(buffer)[at : at + count * size], count, size, payload)
+        kept = self._note_run(memoryview(buffer)[at : at + count * size], count, size, payload)
         sent = self._trains.send_equal(memoryview(buffer), at, count, size)
         if sent < count:
             self._unnote(sent)
         if sent:
-            self.core.on_sent_run(sent, payload, Chunk(buffer, at, size, size), now_ns)
+            chunk = Chunk(buffer, at, size, size) if kept is None else Chunk(kept, 0, size, size)
+            self.core.on_sent_run(sent, payload, chunk, now_ns)
         self._after_send(sent < count, now_ns)
         return sent
 
@@ -208,7 +214,7 @@ class LbtrmSender:
             del sizes[count:]
         ends = [*accumulate(sizes)]
         self._write_headers(buffer, [0, *ends[:-1]])
-        self._note_mixed(memoryview(buffer)[: ends[-1]], ends, payloads)
+        self._note_mixed(buffer, ends, payloads)
         sent = self._trains.send_sizes(buffer, sizes, ends)
         if sent < count:
             self._unnote(sent)
@@ -246,23 +252,44 @@ class LbtrmSender:
 
     # what the next incarnation of this process gets
 
-    def _note_run(self, data: memoryview, count: int, size: int, payload: int) -> None:
-        """Log equal datagrams that are about to be sent."""
-        if (log := self._log) is not None:
-            first = self.core.next_sqn
-            self._noted(log.append(first, count, size, payload, data, first + count & MASK), log)
+    def _reserve(self, nbytes: int, count: int) -> memoryview | None:
+        """Return where datagrams are to be built: in the log, which is the window."""
+        if (log := self._log) is None:
+            return None
+        place = log.reserve(nbytes, count)
+        self._after_room(log)
+        return place if self._is_window else None
 
-    def _note_mixed(self, data: memoryview, ends: list[int], payloads: list[int]) -> None:
-        """Log datagrams of any sizes that are about to be sent."""
-        if (log := self._log) is not None:
-            first = self.core.next_sqn
-            self._noted(log.append_mixed(first, ends, payloads, data, first + len(ends) & MASK), log)
-
-    def _noted(self, is_logged: bool, log: SharedLog) -> None:
-        if self._goes_on:
-            self.core.leave_adopted(log.first)
+    def _note_run(self, data: memoryview, count: int, size: int, payload: int) -> memoryview | None:
+        """Log equal datagrams that are about to be sent; returns them there, where the log is the window."""
+        if (log := self._log) is None:
+            return None
+        first = self.core.next_sqn
+        is_logged = log.append(first, count, size, payload, data, first + count & MASK)
+        self._after_room(log)
         if not is_logged:
             self._stop_log()
+        return log.newest() if is_logged and self._is_window else None
+
+    def _note_mixed(self, buffer: bytearray | memoryview, ends: list[int], payloads: list[int]) -> None:
+        """Log datagrams of any sizes that are about to be sent; those in a view are in the log already."""
+        if (log := self._log) is None:
+            return
+        first = self.core.next_sqn
+        after = first + len(ends) & MASK
+        if type(buffer) is memoryview:
+            log.commit_mixed(first, ends, payloads, after)
+            return
+        is_logged = log.append_mixed(first, ends, payloads, memoryview(buffer)[: ends[-1]], after)
+        self._after_room(log)
+        if not is_logged:
+            self._stop_log()
+
+    def _after_room(self, log: SharedLog) -> None:
+        """Let go of datagrams whose memory in the log is used again; it may have room for less than before."""
+        if self._is_window or self._goes_on:
+            self.core.leave_logged(log.first, self._is_window)
+            self._is_window = self._is_window and log.capacity >= self._window_log_bytes
 
     def _unnote(self, sent: int) -> None:
         """Take back of what was logged last what the socket did not take."""
@@ -273,7 +300,7 @@ class LbtrmSender:
         """Go on as a session that ends with its process: there is no memory for its log."""
         if self._log is not None:
             self._log = None
-            self.core.leave_adopted(self.core.next_sqn)  # it lies in the log
+            self.core.leave_adopted()  # they are found in the log; memory of it that the window has stays
             self._forget()
 
     def _admit(self, count: int, size: int, now_ns: int) -> int:
@@ -306,7 +333,7 @@ class LbtrmSender:
         if not self._is_blocked:
             self._limiter.release(self)
 
-    def _write_headers(self, buffer: bytearray, offsets: Sequence[int]) -> None:
+    def _write_headers(self, buffer: bytearray | memoryview, offsets: Sequence[int]) -> None:
         """Write the headers of the datagrams that are sent next."""
         core, address = self.core, self.address
         write_headers(
