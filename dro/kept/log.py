@@ -34,6 +34,8 @@ _HEAD_BYTES = _HEAD.size
 _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
 MIN_CAPACITY: Final = 256 << 10
+ROOM_SHARE: Final = 64
+"""When records have to go, that part of the log is made free at once."""
 LEFT_SHARE: Final = 4
 LEFT_BYTES: Final = 64 << 20
 """Logs leave that much of their file system, or that part of it if it is less: rings need it, for data."""
@@ -70,12 +72,13 @@ class SharedLog:
         self._area = area
         self._mv = memoryview(area)
         self._cells = self._mv.cast("I")
+        self._words = self._mv.cast("Q")
         self._capacity = capacity
         self._extent = 0
         self._row = row
         self._turn = turn
         self._begin = self._end = self._last = 0  # `last`: position of the newest record
-        self._reserved = 0  # where the next record begins
+        self._next = 0  # where the next record begins
         self._newest_bytes = 0  # of the data of the newest
         self._mark = 0
         self._first = 0  # what the oldest record begins with
@@ -164,86 +167,83 @@ class SharedLog:
     def append(self, first: int, count: int, size: int, payload: int, data: memoryview, after: int) -> bool:
         """Log `count` pieces of the same size; False when there is no room."""
         nbytes = len(data)
-        to = self.reserve(nbytes)
-        if to is None:
+        if not self._find_room(_HEAD_BYTES + nbytes):
             return False
-        to[:] = data
-        self._commit(first, count, size, payload, nbytes, nbytes, after)
+        begin = self._next % self._capacity + _HEAD_BYTES
+        self._mv[begin : begin + nbytes] = data
+        self._commit(first, count, size, payload, nbytes, _HEAD_BYTES + nbytes, after)
         return True
 
     def append_mixed(
         self, first: int, ends: Sequence[int], payloads: Sequence[int], data: memoryview, after: int
     ) -> bool:
         """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room."""
-        nbytes, count = len(data), len(ends)
-        to = self.reserve(nbytes, count)
-        if to is None:
+        count, nbytes, paid = len(ends), len(data), 0
+        most = _HEAD_BYTES + (nbytes + 7 & -8) + 8 * count
+        if not self._find_room(most):
             return False
-        to[:nbytes] = data
-        self.commit_mixed(first, ends, payloads, after)
-        return True
-
-    def reserve(self, nbytes: int, count: int = 0) -> memoryview | None:
-        """Return memory for so much data of the next record, in at most `count` pieces that differ; None without room.
-
-        Whoever does not commit it leaves the log as it is, but for the oldest records, whose memory this is.
-        """
-        nbytes += _HEAD_BYTES
-        most = nbytes + 8 * count + 8 if count else nbytes
-        at = (self._end + 7) & -8
-        offset = at % self._capacity
-        if offset + most > self._capacity:
-            at += self._capacity - offset
-            offset = 0
-        if most > self._capacity:
-            return None
-        if offset + most > self._extent and not self._grow(offset + most):
-            return self.reserve(nbytes - _HEAD_BYTES, count) if self._shrink() else None
-        if at + most - self._begin > self._capacity:
-            self._make_room(at + most)
-        self._reserved = at
-        return self._mv[offset + _HEAD_BYTES : offset + nbytes]
-
-    def commit_mixed(self, first: int, ends: Sequence[int], payloads: Sequence[int], after: int) -> None:
-        """Log pieces of any sizes that were written to reserved memory, number i up to `ends[i]`."""
-        count, nbytes, paid = len(ends), ends[-1], 0
-        begin = (self._reserved % self._capacity + _HEAD_BYTES + nbytes + 7) & -8
-        cells, cell = self._cells, begin >> 2
+        begin = self._next % self._capacity
+        table = begin + most - 8 * count
+        cells, cell = self._cells, table >> 2
         for number in range(count):
             paid += payloads[number]
             cells[cell + number], cells[cell + count + number] = ends[number], paid
-        check = crc32(self._mv[begin : begin + 8 * count])
-        self._commit(first, count, 0, check, nbytes, (nbytes + 7 & -8) + 8 * count, after)
+        begin += _HEAD_BYTES
+        self._mv[begin : begin + nbytes] = data
+        self._commit(first, count, 0, crc32(self._mv[table : table + 8 * count]), nbytes, most, after)
+        return True
 
-    def _commit(self, first: int, count: int, size: int, payload: int, data: int, behind_head: int, after: int) -> None:
-        """Log what is in reserved memory: so many bytes of `data`, and what else is behind the head."""
-        at, nbytes = self._reserved, _HEAD_BYTES + behind_head
-        is_first = self._begin == self._end
-        back = 0 if is_first else at - self._last
-        head = at, nbytes, count, first, after, self._turn.now, size, payload, count, back
-        _pack_into(self._mv, at % self._capacity, *head)
+    def _find_room(self, nbytes: int) -> bool:
+        """Let the next record of that size begin where it has room; False when it has none."""
+        capacity = self._capacity
+        at = self._end + 7 & -8
+        offset = at % capacity
+        if offset + nbytes > capacity:
+            at += capacity - offset
+            offset = 0
+        if nbytes > capacity:
+            return False
+        if offset + nbytes > self._extent and not self._grow(offset + nbytes):
+            return self._shrink() and self._find_room(nbytes)
+        if at + nbytes - self._begin > capacity:
+            self._make_room(at + nbytes)
+        self._next = at
+        return True
+
+    def _commit(self, first: int, count: int, size: int, payload: int, data: int, nbytes: int, after: int) -> None:
+        """Log what stands behind the place for its head: a record of so many bytes, of which so many are data."""
+        at, is_first = self._next, self._begin == self._end
+        words, cells, begin = self._words, self._cells, at % self._capacity
+        word, cell = begin >> 3, begin >> 2
+        words[word], words[word + 2], words[word + 3], words[word + 4] = at, first, after, self._turn.now
+        cells[cell + 2], cells[cell + 3] = nbytes, count
+        cells[cell + 10], cells[cell + 11], cells[cell + 12] = size, payload, count
+        cells[cell + 13] = 0 if is_first else at - self._last
         if is_first:
             self._begin, self._first = at, first
         self._last, self._end, self._after, self._newest_bytes = at, at + nbytes, after, data
         self._row.write(self._begin, self._end, at, self._mark)
 
     def _make_room(self, end: int) -> None:
-        """Let go of the oldest records: what lies from `end - capacity` on stays. The row says so first."""
-        begin = self._begin
+        """Let go of the oldest records: what lies from `end - capacity` on stays, but for some that would go next.
+
+        The row says so first.
+        """
+        begin, end = self._begin, end + self._capacity // ROOM_SHARE
         while begin < self._end and end - begin > self._capacity:
             begin = self._following(begin)
         self._begin = min(begin, self._end)
         if begin < self._end:
-            self._first = _unpack_from(self._mv, begin % self._capacity)[3]
+            self._first = self._words[(begin % self._capacity >> 3) + 2]
         self._write_row()
 
     def _following(self, at: int) -> int:
         """Return where the record behind that one begins, or would begin. Raises: DecodeError."""
         capacity = self._capacity
-        nbytes: int = _unpack_from(self._mv, at % capacity)[1]
+        nbytes = self._cells[(at % capacity >> 2) + 2]
         after = (at + nbytes + 7) & -8
         offset = after % capacity
-        if after < self._end and (offset + _HEAD_BYTES > capacity or _unpack_from(self._mv, offset)[0] != after):
+        if after < self._end and (offset + _HEAD_BYTES > capacity or self._words[offset >> 3] != after):
             after += capacity - offset
         if nbytes < _HEAD_BYTES:
             raise DecodeError(str(self.path), f"a record of {nbytes} bytes")

@@ -5,7 +5,6 @@ Pure, and the reference for its compiled form. Nothing here knows a transport's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dro.sqn import MASK
@@ -54,23 +53,16 @@ class Datagrams(NamedTuple):
     `sizes` with that header; `fragments` in each; `payloads`: bytes of user data in each.
     """
 
-    buffer: bytearray | memoryview
+    buffer: bytearray
     sizes: list[int]
     fragments: list[int]
     payloads: list[int]
 
 
-def lay_out(
-    buffer: bytearray,
-    table: RunTable,
-    header: int,
-    most: int,
-    reserve: Callable[[int, int], memoryview | None] | None = None,
-) -> Datagrams:
+def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datagrams:
     """Copy the fragments of the table into datagrams, and write the topic indexes of their rows.
 
-    Fragments share a datagram of up to `most` bytes; a larger one is alone. `reserve` gets how many bytes and datagrams
-    there may be, and says where to put them, if it can.
+    Fragments share a datagram of up to `most` bytes; a larger one is alone.
     """
     sizes: list[int] = []
     fragments: list[int] = []
@@ -79,10 +71,7 @@ def lay_out(
     count, nbytes = table.total()
     if others:
         nbytes += sum(map(len, others.values()))
-    nbytes += count * header
-    made: bytearray | memoryview | None = None if reserve is None else reserve(nbytes, count)
-    if made is None:
-        made = bytearray(nbytes)
+    made = bytearray(nbytes + count * header)
     words, source, out = table.cells, buffer, made
     size, held, payload, to = most, 0, 0, 0
     for row in range(0, table.rows * _WORDS, _WORDS):
@@ -113,10 +102,7 @@ def lay_out(
     fragments.append(held)
     payloads.append(payload)
     out = None  # type: ignore[assignment]
-    if type(made) is bytearray:
-        del made[to:]
-    else:
-        made = made[:to]
+    del made[to:]
     return Datagrams(made, sizes, fragments, payloads)
 
 

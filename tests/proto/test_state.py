@@ -569,7 +569,7 @@ FOLLOWS: Final = {
     "ReceiverSession": "_gaps",
     "Retransmitter": "_window stats",
     "TcpSourceCore": "_clients",
-    "TransmissionWindow": "_adopted_to _arena _arena_run _arena_used _find_adopted _head _runs _starts memory_bytes"
+    "TransmissionWindow": "_adopted_to _arena _arena_run _arena_used _find_adopted _head _logged_to _runs _starts memory_bytes"
     " payload_bytes trail_index",
 }
 """What is made of the rest of the state, or shared with the one that has it."""

@@ -14,6 +14,7 @@ cdef class TransmissionWindow:
     @cython.locals(offset=Py_ssize_t, stride=Py_ssize_t, length=Py_ssize_t, nbytes=Py_ssize_t, at=Py_ssize_t,
                    i=Py_ssize_t, source=Py_ssize_t, arena=bytearray)
     cpdef object _append_copy(self, Py_ssize_t count, long long payload_bytes, object chunk)
+    cpdef object leave_logged(self, long long index, bint is_all_logged)
     cpdef object _trim(self)
     cpdef object _oldest(self)
     cpdef object _leave(self, object run, long long leaving)

@@ -199,7 +199,7 @@ class TransmissionWindow:
         """Let go of all that was adopted."""
         self.trail_index = max(self.trail_index, self._adopted_to)
 
-    def leave_logged(self, index: int, *, is_all_logged: bool) -> None:
+    def leave_logged(self, index: int, is_all_logged: bool) -> None:
         """Let go of what lies in the log before that datagram; `is_all_logged`: all that there is now lies in it."""
         if is_all_logged:
             self._logged_to = self.next_index

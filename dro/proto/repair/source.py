@@ -165,7 +165,7 @@ class SourceSession:
         `is_all_logged`: all that was sent so far lies there, not only what was taken over.
         """
         window = self._window
-        window.leave_logged(window.next_index + ahead(first_sqn, self.next_sqn), is_all_logged=is_all_logged)
+        window.leave_logged(window.next_index + ahead(first_sqn, self.next_sqn), is_all_logged)
         self.trail = window.trail_index & MASK
 
     def go_on(self, now_ns: int) -> None:

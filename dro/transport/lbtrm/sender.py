@@ -166,8 +166,7 @@ class LbtrmSender:
             write_topics(buffer, table)
             taken = self._send_run(buffer, table, now_ns)
         else:
-            reserve = self._reserve if self._is_window else None
-            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most, reserve), now_ns)
+            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most), now_ns)
         if taken == offered:
             table.rows = 0
         else:
@@ -193,12 +192,12 @@ class LbtrmSender:
             buffer, at = bytearray().join(parts), 0
         payload = length - HEADER_BYTES if shape < 1 << KIND_SHIFT else 0
         self._write_headers(buffer, range(at, at + count * size, size))
-        kept = self._note_run(memoryview(buffer)[at : at + count * size], count, size, payload)
+        stays = self._note_run(memoryview(buffer)[at : at + count * size], count, size, payload)
         sent = self._trains.send_equal(memoryview(buffer), at, count, size)
         if sent < count:
             self._unnote(sent)
         if sent:
-            chunk = Chunk(buffer, at, size, size) if kept is None else Chunk(kept, 0, size, size)
+            chunk = Chunk(buffer, at, size, size) if stays is None else Chunk(stays, 0, size, size)
             self.core.on_sent_run(sent, payload, chunk, now_ns)
         self._after_send(sent < count, now_ns)
         return sent
@@ -214,14 +213,16 @@ class LbtrmSender:
             del sizes[count:]
         ends = [*accumulate(sizes)]
         self._write_headers(buffer, [0, *ends[:-1]])
-        self._note_mixed(buffer, ends, payloads)
+        stays = self._note_mixed(memoryview(buffer)[: ends[-1]], ends, payloads)
         sent = self._trains.send_sizes(buffer, sizes, ends)
         if sent < count:
             self._unnote(sent)
+        if stays is None:
+            stays = buffer
         if sent == offered:
-            self.core.on_sent_mixed(ends, payloads, buffer, now_ns)
+            self.core.on_sent_mixed(ends, payloads, stays, now_ns)
         elif sent:
-            self.core.on_sent_mixed(ends[:sent], payloads[:sent], buffer[: ends[sent - 1]], now_ns)
+            self.core.on_sent_mixed(ends[:sent], payloads[:sent], stays[: ends[sent - 1]], now_ns)
         self._after_send(sent < count, now_ns)
         return sum(fragments[:sent])
 
@@ -252,44 +253,28 @@ class LbtrmSender:
 
     # what the next incarnation of this process gets
 
-    def _reserve(self, nbytes: int, count: int) -> memoryview | None:
-        """Return where datagrams are to be built: in the log, which is the window."""
-        if (log := self._log) is None:
-            return None
-        place = log.reserve(nbytes, count)
-        self._after_room(log)
-        return place if self._is_window else None
-
     def _note_run(self, data: memoryview, count: int, size: int, payload: int) -> memoryview | None:
         """Log equal datagrams that are about to be sent; returns them there, where the log is the window."""
         if (log := self._log) is None:
             return None
         first = self.core.next_sqn
-        is_logged = log.append(first, count, size, payload, data, first + count & MASK)
-        self._after_room(log)
-        if not is_logged:
-            self._stop_log()
-        return log.newest() if is_logged and self._is_window else None
+        return self._noted(log.append(first, count, size, payload, data, first + count & MASK), log)
 
-    def _note_mixed(self, buffer: bytearray | memoryview, ends: list[int], payloads: list[int]) -> None:
-        """Log datagrams of any sizes that are about to be sent; those in a view are in the log already."""
+    def _note_mixed(self, data: memoryview, ends: list[int], payloads: list[int]) -> memoryview | None:
+        """Log datagrams of any sizes that are about to be sent; returns them there, where the log is the window."""
         if (log := self._log) is None:
-            return
+            return None
         first = self.core.next_sqn
-        after = first + len(ends) & MASK
-        if type(buffer) is memoryview:
-            log.commit_mixed(first, ends, payloads, after)
-            return
-        is_logged = log.append_mixed(first, ends, payloads, memoryview(buffer)[: ends[-1]], after)
-        self._after_room(log)
-        if not is_logged:
-            self._stop_log()
+        return self._noted(log.append_mixed(first, ends, payloads, data, first + len(ends) & MASK), log)
 
-    def _after_room(self, log: SharedLog) -> None:
-        """Let go of datagrams whose memory in the log is used again; it may have room for less than before."""
+    def _noted(self, is_logged: bool, log: SharedLog) -> memoryview | None:
         if self._is_window or self._goes_on:
             self.core.leave_logged(log.first, self._is_window)
-            self._is_window = self._is_window and log.capacity >= self._window_log_bytes
+        if not is_logged:
+            self._stop_log()
+            return None
+        self._is_window = self._is_window and log.capacity >= self._window_log_bytes
+        return log.newest() if self._is_window else None
 
     def _unnote(self, sent: int) -> None:
         """Take back of what was logged last what the socket did not take."""
@@ -333,7 +318,7 @@ class LbtrmSender:
         if not self._is_blocked:
             self._limiter.release(self)
 
-    def _write_headers(self, buffer: bytearray | memoryview, offsets: Sequence[int]) -> None:
+    def _write_headers(self, buffer: bytearray, offsets: Sequence[int]) -> None:
         """Write the headers of the datagrams that are sent next."""
         core, address = self.core, self.address
         write_headers(
