@@ -3,7 +3,8 @@
 A ring of records in a sparse file; the oldest make room for the newest, and it stays
 small where shared memory is scarce. A record is complete when its end is in the row of the log (`dro.kept.rows`), which
 is written after its bytes. Positions are virtual: they only grow, and the byte of position `p` lies at `p % capacity`.
-A record does not wrap: it begins anew at the front, and has its own position at its head, so that a reader finds it.
+A record does not wrap: it begins anew at the front. It has its own position at its head, so that a reader finds it, and
+the way back to the one before.
 
 A record says what it begins with, and what follows it: sequence numbers, or places in a stream. The values of the row:
 position of the oldest record, end and position of the newest (without records, what follows), and what the owner wants
@@ -78,6 +79,7 @@ class SharedLog:
         self._row = row
         self._turn = turn
         self._begin = self._end = self._last = 0  # `last`: position of the newest record
+        self._newest_turn = 0
         self._next = 0  # where the next record begins
         self._newest_bytes = 0  # of the data of the newest
         self._mark = 0
@@ -215,7 +217,8 @@ class SharedLog:
         at, is_first = self._next, self._begin == self._end
         words, cells, begin = self._words, self._cells, at % self._capacity
         word, cell = begin >> 3, begin >> 2
-        words[word], words[word + 2], words[word + 3], words[word + 4] = at, first, after, self._turn.now
+        self._newest_turn = turn = self._turn.now
+        words[word], words[word + 2], words[word + 3], words[word + 4] = at, first, after, turn
         cells[cell + 2], cells[cell + 3] = nbytes, count
         cells[cell + 10], cells[cell + 11], cells[cell + 12] = size, payload, count
         cells[cell + 13] = 0 if is_first else at - self._last
@@ -238,16 +241,28 @@ class SharedLog:
         self._write_row()
 
     def _following(self, at: int) -> int:
-        """Return where the record behind that one begins, or would begin. Raises: DecodeError."""
-        capacity = self._capacity
-        nbytes = self._cells[(at % capacity >> 2) + 2]
-        after = (at + nbytes + 7) & -8
-        offset = after % capacity
-        if after < self._end and (offset + _HEAD_BYTES > capacity or self._words[offset >> 3] != after):
-            after += capacity - offset
+        """Return where the record behind that one begins, or would begin. Raises: DecodeError.
+
+        Records are back to back up to the end of a round; the first of a round lies at the front.
+        """
+        capacity, cells, last = self._capacity, self._cells, self._last
+        if at == last:
+            return self._end
+        nbytes = cells[(at % capacity >> 2) + 2]
         if nbytes < _HEAD_BYTES:
             raise DecodeError(str(self.path), f"a record of {nbytes} bytes")
-        return after
+        front = last - last % capacity
+        return front if at < front and at == front - cells[13] else at + nbytes + 7 & -8
+
+    def go_round(self, least: int) -> None:
+        """Let the next record begin at the front, if it is the first of its turn and `least` bytes of the log are used.
+
+        What is written again and again stays in the caches. For an owner who needs nothing before this turn; what is
+        not written over yet stays readable.
+        """
+        over = self._end % self._capacity
+        if over >= least and self._turn.now != self._newest_turn:
+            self._end += self._capacity - over
 
     def cut(self, count: int, after: int) -> None:
         """Let only the first `count` pieces of the newest record count."""

@@ -293,7 +293,7 @@ def test_what_the_log_has_dropped_is_refused_and_the_trail_says_so(scene: LbtrmS
     assert scene.sender.core.trail == trail
     assert refused(scene.nak(trail - 1)) == {trail - 1: NCF_DO_NOT_RETRY}
     assert scene.nak(trail) == [again(sent[trail], trail)]
-    scene.send(300, 301, size=1400)
+    scene.send(*range(300, 310), size=1400)
     found = lbtrm.decode(scene.take()[-1])
     assert isinstance(found, lbtrm.Data)
     assert found.trail > trail, "the log has made room for the one before"

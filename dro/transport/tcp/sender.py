@@ -170,7 +170,8 @@ class TcpSender:
             done += taken
             end = ends[done - 1]
             if self._kept is not None:
-                self._kept.note(memoryview(buffer)[start:end])
+                has_waiting = bool(self._waiting or self._opening)
+                self._kept.note(memoryview(buffer)[start:end], has_waiting=has_waiting)
             start = end
             for client in self.core.send_order():
                 if client not in self._waiting:
