@@ -16,11 +16,16 @@ cdef class SharedLog:
         self, unsigned long long first, Py_ssize_t count, Py_ssize_t size, unsigned int payload, object data,
         unsigned long long after
     ) except -1
-    @cython.locals(count=Py_ssize_t, nbytes=Py_ssize_t, paid="unsigned int", most=Py_ssize_t, begin=Py_ssize_t,
-                   table=Py_ssize_t, cell=Py_ssize_t, number=Py_ssize_t, cells="unsigned int[::1]")
     cpdef bint append_mixed(
         self, unsigned long long first, object ends, object payloads, object data, unsigned long long after
     ) except -1
+    @cython.locals(begin=Py_ssize_t)
+    cpdef object reserve(self, Py_ssize_t nbytes, Py_ssize_t count)
+    @cython.locals(count=Py_ssize_t, nbytes=Py_ssize_t, paid="unsigned int", behind=Py_ssize_t, table=Py_ssize_t,
+                   cell=Py_ssize_t, number=Py_ssize_t, cells="unsigned int[::1]")
+    cpdef object commit_mixed(
+        self, unsigned long long first, object ends, object payloads, unsigned long long after
+    )
     @cython.locals(capacity="unsigned long long", at="unsigned long long", offset="unsigned long long")
     cpdef bint _find_room(self, unsigned long long nbytes) except -1
     @cython.locals(at="unsigned long long", is_first=bint, words="unsigned long long[::1]", cells="unsigned int[::1]",

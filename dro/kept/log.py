@@ -180,20 +180,35 @@ class SharedLog:
         self, first: int, ends: Sequence[int], payloads: Sequence[int], data: memoryview, after: int
     ) -> bool:
         """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room."""
-        count, nbytes, paid = len(ends), len(data), 0
-        most = _HEAD_BYTES + (nbytes + 7 & -8) + 8 * count
-        if not self._find_room(most):
+        nbytes = len(data)
+        to = self.reserve(nbytes, len(ends))
+        if to is None:
             return False
-        begin = self._next % self._capacity
-        table = begin + most - 8 * count
+        to[:] = data
+        self.commit_mixed(first, ends, payloads, after)
+        return True
+
+    def reserve(self, nbytes: int, count: int) -> memoryview | None:
+        """Return memory for the data of the next record, of at most `count` pieces; None when there is no room.
+
+        Whoever does not commit it leaves the log as it is, but for the oldest records: this may be their memory.
+        """
+        if not self._find_room(_HEAD_BYTES + (nbytes + 7 & -8) + 8 * count):
+            return None
+        begin = self._next % self._capacity + _HEAD_BYTES
+        return self._mv[begin : begin + nbytes]
+
+    def commit_mixed(self, first: int, ends: Sequence[int], payloads: Sequence[int], after: int) -> None:
+        """Log pieces of any sizes that lie in reserved memory, number i up to `ends[i]`."""
+        count, nbytes, paid = len(ends), ends[-1], 0
+        behind = _HEAD_BYTES + (nbytes + 7 & -8)
+        table = self._next % self._capacity + behind
         cells, cell = self._cells, table >> 2
         for number in range(count):
             paid += payloads[number]
             cells[cell + number], cells[cell + count + number] = ends[number], paid
-        begin += _HEAD_BYTES
-        self._mv[begin : begin + nbytes] = data
-        self._commit(first, count, 0, crc32(self._mv[table : table + 8 * count]), nbytes, most, after)
-        return True
+        check = crc32(self._mv[table : table + 8 * count])
+        self._commit(first, count, 0, check, nbytes, behind + 8 * count, after)
 
     def _find_room(self, nbytes: int) -> bool:
         """Let the next record of that size begin where it has room; False when it has none."""

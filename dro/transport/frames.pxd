@@ -12,7 +12,7 @@ cpdef object write_topics(bytearray buffer, RunTable table)
                is_data=bint, size=Py_ssize_t, held=Py_ssize_t, payload=Py_ssize_t, sizes=list, others=dict,
                fragments=list, payloads=list, source="const unsigned char[::1]", out="unsigned char[::1]", to=Py_ssize_t,
                topic="unsigned int")
-cpdef object lay_out(bytearray buffer, RunTable table, Py_ssize_t header, Py_ssize_t most)
+cpdef object lay_out(bytearray buffer, RunTable table, Py_ssize_t header, Py_ssize_t most, object reserve=*)
 @cython.locals(words="unsigned int[::1]", row=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, end=Py_ssize_t,
                pieces=list, ends=list)
 cpdef tuple in_stream(object buffer, RunTable table)

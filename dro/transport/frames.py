@@ -5,6 +5,7 @@ Pure, and the reference for its compiled form. Nothing here knows a transport's 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dro.sqn import MASK
@@ -53,16 +54,23 @@ class Datagrams(NamedTuple):
     `sizes` with that header; `fragments` in each; `payloads`: bytes of user data in each.
     """
 
-    buffer: bytearray
+    buffer: bytearray | memoryview
     sizes: list[int]
     fragments: list[int]
     payloads: list[int]
 
 
-def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datagrams:
+def lay_out(
+    buffer: bytearray,
+    table: RunTable,
+    header: int,
+    most: int,
+    reserve: Callable[[int, int], memoryview | None] | None = None,
+) -> Datagrams:
     """Copy the fragments of the table into datagrams, and write the topic indexes of their rows.
 
-    Fragments share a datagram of up to `most` bytes; a larger one is alone.
+    Fragments share a datagram of up to `most` bytes; a larger one is alone. `reserve` gets how many bytes and datagrams
+    there may be, and says where to put them, if it can.
     """
     sizes: list[int] = []
     fragments: list[int] = []
@@ -71,7 +79,10 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
     count, nbytes = table.total()
     if others:
         nbytes += sum(map(len, others.values()))
-    made = bytearray(nbytes + count * header)
+    nbytes += count * header
+    made: bytearray | memoryview | None = None if reserve is None else reserve(nbytes, count)
+    if made is None:
+        made = bytearray(nbytes)
     words, source, out = table.cells, buffer, made
     size, held, payload, to = most, 0, 0, 0
     for row in range(0, table.rows * _WORDS, _WORDS):
@@ -102,7 +113,10 @@ def lay_out(buffer: bytearray, table: RunTable, header: int, most: int) -> Datag
     fragments.append(held)
     payloads.append(payload)
     out = None  # type: ignore[assignment]
-    del made[to:]
+    if type(made) is bytearray:
+        del made[to:]
+    else:
+        made = made[:to]
     return Datagrams(made, sizes, fragments, payloads)
 
 

@@ -19,4 +19,4 @@ cdef class Sends:
     @cython.locals(iovs="unsigned long long[::1]", headers="unsigned long long[::1]", segments="unsigned short[:]",
                    n=Py_ssize_t, number=Py_ssize_t, at=Py_ssize_t, nbytes=Py_ssize_t, segment=Py_ssize_t,
                    base="unsigned long long")
-    cpdef tuple send(self, object sock, bytearray buffer, list entries)
+    cpdef tuple send(self, object sock, object buffer, list entries)

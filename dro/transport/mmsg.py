@@ -150,7 +150,9 @@ class Sends:
         self._iovs, self._headers = iovs, headers
         self._segments = memoryview(controls).cast("H")[8 :: _CMSG_SPACE // 2]
 
-    def send(self, sock: socket.socket, buffer: bytearray, entries: list[tuple[int, int, int]]) -> tuple[int, int]:
+    def send(
+        self, sock: socket.socket, buffer: bytearray | memoryview, entries: list[tuple[int, int, int]]
+    ) -> tuple[int, int]:
         """Send pieces of `buffer`, each (offset, bytes, segment): a datagram, or a train of datagrams of `segment`
         bytes when that is not 0. Returns how many were sent, and the errno of what stopped the next one, or 0.
         """

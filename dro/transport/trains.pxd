@@ -6,4 +6,4 @@ cdef class Trains:
 
     @cython.locals(sent=Py_ssize_t, per_train=Py_ssize_t, train=Py_ssize_t, start=Py_ssize_t)
     cpdef object send_equal(self, object view, Py_ssize_t at, Py_ssize_t count, Py_ssize_t size)
-    cpdef object send_sizes(self, bytearray buffer, list sizes, list ends)
+    cpdef object send_sizes(self, object buffer, list sizes, list ends)

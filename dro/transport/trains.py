@@ -81,7 +81,7 @@ class Trains:
             sent += 1
         return sent
 
-    def send_sizes(self, buffer: bytearray, sizes: list[int], ends: list[int]) -> int:
+    def send_sizes(self, buffer: bytearray | memoryview, sizes: list[int], ends: list[int]) -> int:
         """Send datagrams that lie back to back, equal ones that follow each other as trains; how many were sent."""
         if len(sizes) == 1:
             return self.send_equal(memoryview(buffer), 0, 1, sizes[0])

@@ -15,7 +15,7 @@ _FLAGS, _MASK = FLAG_UCAST_NAKS, MASK  # plain integers in the compiled form
 
 
 def write_headers(
-    buffer: bytearray, offsets: Sequence[int], key: int, sqn: int, trail: int, tgsz: int, symbols: int
+    buffer: bytearray | memoryview, offsets: Sequence[int], key: int, sqn: int, trail: int, tgsz: int, symbols: int
 ) -> None:
     """Write the header of a DATA datagram at each of `offsets`: numbers from `sqn` on.
 

@@ -166,7 +166,8 @@ class LbtrmSender:
             write_topics(buffer, table)
             taken = self._send_run(buffer, table, now_ns)
         else:
-            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most), now_ns)
+            reserve = self._reserve if self._is_window else None
+            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most, reserve), now_ns)
         if taken == offered:
             table.rows = 0
         else:
@@ -213,16 +214,14 @@ class LbtrmSender:
             del sizes[count:]
         ends = [*accumulate(sizes)]
         self._write_headers(buffer, [0, *ends[:-1]])
-        stays = self._note_mixed(memoryview(buffer)[: ends[-1]], ends, payloads)
+        self._note_mixed(buffer, ends, payloads)
         sent = self._trains.send_sizes(buffer, sizes, ends)
         if sent < count:
             self._unnote(sent)
-        if stays is None:
-            stays = buffer
         if sent == offered:
-            self.core.on_sent_mixed(ends, payloads, stays, now_ns)
+            self.core.on_sent_mixed(ends, payloads, buffer, now_ns)
         elif sent:
-            self.core.on_sent_mixed(ends[:sent], payloads[:sent], stays[: ends[sent - 1]], now_ns)
+            self.core.on_sent_mixed(ends[:sent], payloads[:sent], buffer[: ends[sent - 1]], now_ns)
         self._after_send(sent < count, now_ns)
         return sum(fragments[:sent])
 
@@ -253,28 +252,44 @@ class LbtrmSender:
 
     # what the next incarnation of this process gets
 
+    def _reserve(self, nbytes: int, count: int) -> memoryview | None:
+        """Return where datagrams are to be built: in the log, while it is the window."""
+        log = self._log
+        assert log is not None
+        place = log.reserve(nbytes, count)
+        self._after_room(log)
+        return place if self._is_window else None
+
     def _note_run(self, data: memoryview, count: int, size: int, payload: int) -> memoryview | None:
         """Log equal datagrams that are about to be sent; returns them there, where the log is the window."""
         if (log := self._log) is None:
             return None
         first = self.core.next_sqn
-        return self._noted(log.append(first, count, size, payload, data, first + count & MASK), log)
-
-    def _note_mixed(self, data: memoryview, ends: list[int], payloads: list[int]) -> memoryview | None:
-        """Log datagrams of any sizes that are about to be sent; returns them there, where the log is the window."""
-        if (log := self._log) is None:
-            return None
-        first = self.core.next_sqn
-        return self._noted(log.append_mixed(first, ends, payloads, data, first + len(ends) & MASK), log)
-
-    def _noted(self, is_logged: bool, log: SharedLog) -> memoryview | None:
-        if self._is_window or self._goes_on:
-            self.core.leave_logged(log.first, self._is_window)
+        is_logged = log.append(first, count, size, payload, data, first + count & MASK)
+        self._after_room(log)
         if not is_logged:
             self._stop_log()
-            return None
-        self._is_window = self._is_window and log.capacity >= self._window_log_bytes
-        return log.newest() if self._is_window else None
+        return log.newest() if is_logged and self._is_window else None
+
+    def _note_mixed(self, buffer: bytearray | memoryview, ends: list[int], payloads: list[int]) -> None:
+        """Log datagrams of any sizes that are about to be sent; a view is memory of the log."""
+        if (log := self._log) is None:
+            return
+        first = self.core.next_sqn
+        after = first + len(ends) & MASK
+        if type(buffer) is not bytearray:
+            log.commit_mixed(first, ends, payloads, after)
+            return
+        is_logged = log.append_mixed(first, ends, payloads, memoryview(buffer)[: ends[-1]], after)
+        self._after_room(log)
+        if not is_logged:
+            self._stop_log()
+
+    def _after_room(self, log: SharedLog) -> None:
+        """Let go of datagrams whose memory in the log is used again; it may have room for less than before."""
+        if self._is_window or self._goes_on:
+            self.core.leave_logged(log.first, self._is_window)
+            self._is_window = self._is_window and log.capacity >= self._window_log_bytes
 
     def _unnote(self, sent: int) -> None:
         """Take back of what was logged last what the socket did not take."""
@@ -285,6 +300,7 @@ class LbtrmSender:
         """Go on as a session that ends with its process: there is no memory for its log."""
         if self._log is not None:
             self._log = None
+            self._is_window = False
             self.core.leave_adopted()  # they are found in the log; memory of it that the window has stays
             self._forget()
 
@@ -318,7 +334,7 @@ class LbtrmSender:
         if not self._is_blocked:
             self._limiter.release(self)
 
-    def _write_headers(self, buffer: bytearray, offsets: Sequence[int]) -> None:
+    def _write_headers(self, buffer: bytearray | memoryview, offsets: Sequence[int]) -> None:
         """Write the headers of the datagrams that are sent next."""
         core, address = self.core, self.address
         write_headers(
