@@ -5,7 +5,7 @@ cdef object _pack_into, _unpack_from
 
 cdef class SharedLog:
     cdef public object path, _fd, _area, _mv, _turn, _row
-    cdef public unsigned long long _capacity, _extent, _begin, _end, _last, _first, _after, _mark, _next, _newest_turn
+    cdef public unsigned long long _capacity, _extent, _begin, _end, _last, _first, _after, _mark, _next
     cdef public Py_ssize_t _newest_bytes
     cdef unsigned int[::1] _cells
     cdef unsigned long long[::1] _words
@@ -40,6 +40,4 @@ cdef class SharedLog:
     @cython.locals(capacity="unsigned long long", nbytes="unsigned long long", last="unsigned long long",
                    front="unsigned long long", cells="unsigned int[::1]")
     cpdef unsigned long long _following(self, unsigned long long at) except? 0
-    @cython.locals(over="unsigned long long")
-    cpdef object go_round(self, unsigned long long least)
     cpdef object cut(self, Py_ssize_t count, unsigned long long after)

@@ -79,7 +79,6 @@ class SharedLog:
         self._row = row
         self._turn = turn
         self._begin = self._end = self._last = 0  # `last`: position of the newest record
-        self._newest_turn = 0
         self._next = 0  # where the next record begins
         self._newest_bytes = 0  # of the data of the newest
         self._mark = 0
@@ -232,8 +231,7 @@ class SharedLog:
         at, is_first = self._next, self._begin == self._end
         words, cells, begin = self._words, self._cells, at % self._capacity
         word, cell = begin >> 3, begin >> 2
-        self._newest_turn = turn = self._turn.now
-        words[word], words[word + 2], words[word + 3], words[word + 4] = at, first, after, turn
+        words[word], words[word + 2], words[word + 3], words[word + 4] = at, first, after, self._turn.now
         cells[cell + 2], cells[cell + 3] = nbytes, count
         cells[cell + 10], cells[cell + 11], cells[cell + 12] = size, payload, count
         cells[cell + 13] = 0 if is_first else at - self._last
@@ -268,16 +266,6 @@ class SharedLog:
             raise DecodeError(str(self.path), f"a record of {nbytes} bytes")
         front = last - last % capacity
         return front if at < front and at == front - cells[13] else at + nbytes + 7 & -8
-
-    def go_round(self, least: int) -> None:
-        """Let the next record begin at the front, if it is the first of its turn and `least` bytes of the log are used.
-
-        What is written again and again stays in the caches. For an owner who needs nothing before this turn; what is
-        not written over yet stays readable.
-        """
-        over = self._end % self._capacity
-        if over >= least and self._turn.now != self._newest_turn:
-            self._end += self._capacity - over
 
     def cut(self, count: int, after: int) -> None:
         """Let only the first `count` pieces of the newest record count."""

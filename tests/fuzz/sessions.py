@@ -17,9 +17,10 @@ from dro.proto.peerlink.datagram_session import (
     SessionIds,
 )
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.effects import Retransmit
 from dro.proto.repair.loss import LossConfig, NakDue
 from dro.proto.repair.receiver import ReceiverSession
-from dro.proto.repair.retransmit import Chunk, Retransmit
+from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.sqn import HALF, MASK
 from dro.wire import lbtrm, lbtru

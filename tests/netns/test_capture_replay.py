@@ -27,7 +27,8 @@ from dro.proto.context.sources import BoundSource
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import mmsg, sockets
-from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_DATA, Run
 from dro.transport.session import ReceiverTransport
 from dro.transport.sockets import OS_SOCKETS

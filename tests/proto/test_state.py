@@ -19,9 +19,10 @@ from dro.proto.context.effects import ContextEffect, JoinSession
 from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryConfig, DeliveryController
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.effects import Retransmit
 from dro.proto.repair.loss import LossConfig, LossDetector
 from dro.proto.repair.receiver import ReceiverSession
-from dro.proto.repair.retransmit import Chunk, Retransmit
+from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
@@ -569,8 +570,8 @@ FOLLOWS: Final = {
     "ReceiverSession": "_gaps",
     "Retransmitter": "_window stats",
     "TcpSourceCore": "_clients",
-    "TransmissionWindow": "_adopted_to _arena _arena_run _arena_used _find_adopted _head _logged_to _runs _starts memory_bytes"
-    " payload_bytes trail_index",
+    "TransmissionWindow": "_adopted_to _arena _arena_run _arena_used _find_adopted _head _logged_to _runs _starts"
+    " memory_bytes payload_bytes trail_index",
 }
 """What is made of the rest of the state, or shared with the one that has it."""
 

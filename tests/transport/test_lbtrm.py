@@ -19,7 +19,8 @@ from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SessionHost
 from dro.transport.lbtrm.receiver import LbtrmGroup
-from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
 from dro.transport.sockets import OS_SOCKETS
 from dro.wire.lbmc import message as lbmc

@@ -26,7 +26,8 @@ from dro.sqn import MASK
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SessionHost
 from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
-from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_DATA, Run, RunTable, read_messages
 from dro.transport.session import ReceiverTransport, SenderTransport
 from dro.transport.sockets import OS_SOCKETS

@@ -17,7 +17,8 @@ from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession, SourceStats
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
-from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
 from dro.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
 from dro.wire import lbtrm

@@ -21,9 +21,9 @@ from typing import Final
 from dro.clock import ms
 from dro.proto.peerlink.session import CloseLink, LinkEnd
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.effects import Retransmit, SendNcf
 from dro.proto.repair.loss import LBTRU_LOSS, LossConfig, NakDue, Rng, Skipped, Unrecoverable
 from dro.proto.repair.receiver import ReceiverSession, ReceiverStats, Recoveries
-from dro.proto.repair.retransmit import Retransmit, SendNcf
 from dro.proto.repair.session_messages import SendSm
 from dro.proto.repair.source import LBTRU_SOURCE, Effect, SourceConfig, SourceSession, SourceStats
 from dro.proto.session_events import Ended

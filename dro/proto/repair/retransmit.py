@@ -22,12 +22,10 @@ from typing import Final, NamedTuple
 
 from dro.errors import LocalProtocolError
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.effects import Buffer, Retransmit, RetransmitStats, SendNcf
 from dro.sqn import HALF, MASK
 from dro.state import StateLayout
 from dro.wire.transport import NCF_DO_NOT_RETRY, NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
-
-Buffer = bytes | bytearray | memoryview
-
 
 OVERHEAD_BYTES: Final = 64
 """Bookkeeping per datagram that `window_limit` counts on top of the datagram. Guess: UM's figure is not public."""
@@ -47,26 +45,6 @@ class Chunk(NamedTuple):
     offset: int
     stride: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Retransmit:
-    """Send `buffer[offset:offset + length]` again, with the retransmission flag set and the trail of now."""
-
-    sqn: int
-    buffer: Buffer
-    offset: int
-    length: int
-    at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendNcf:
-    """Tell the receivers why these will not come now. Shape: oldest first, at most `max_ncfs_per_packet`."""
-
-    reason: int
-    sqns: tuple[int, ...]
-    at_ns: int
 
 
 _RunState = tuple[int, int, int, Sequence[int], Sequence[int], bytes]
@@ -341,19 +319,6 @@ class TransmissionWindow:
 
 
 StateLayout(TransmissionWindow, 1, next_index=int, _content=list[_RunState])
-
-
-@dataclass(slots=True)
-class RetransmitStats:
-    """Statistics of NAK handling, under the names of the C API."""
-
-    nak_pckts_rcved: int = 0
-    naks_rcved: int = 0
-    naks_ignored: int = 0
-    naks_shed: int = 0
-    naks_rx_delay_ignored: int = 0
-    rxs_sent: int = 0
-    rx_bytes_sent: int = 0
 
 
 class Retransmitter:

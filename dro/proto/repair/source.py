@@ -18,15 +18,8 @@ from typing import Final
 
 from dro.clock import NS_PER_S, ms, s
 from dro.proto.ratelimit import RateLimiter
-from dro.proto.repair.retransmit import (
-    Buffer,
-    Chunk,
-    Retransmit,
-    RetransmitStats,
-    Retransmitter,
-    SendNcf,
-    TransmissionWindow,
-)
+from dro.proto.repair.effects import Buffer, Retransmit, RetransmitStats, SendNcf
+from dro.proto.repair.retransmit import Chunk, Retransmitter, TransmissionWindow
 from dro.proto.repair.session_messages import SendSm, SmSchedule
 from dro.sqn import MASK, ahead
 from dro.state import Same, StateLayout

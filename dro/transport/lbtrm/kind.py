@@ -30,7 +30,8 @@ from dro.transport.kind import ImmediateSessions, SenderEvents, SenderPool, Sess
 from dro.transport.lbtrm.former import FormerDatagrams
 from dro.transport.lbtrm.immediate import ImmediateReceiver
 from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver
-from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
 from dro.transport.stream import nothing
 from dro.wire.lbtrm import DATA_HEADER

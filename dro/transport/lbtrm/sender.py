@@ -6,18 +6,16 @@ as trains with segmentation offload where the kernel supports it, and stay in pl
 sessions of a context.
 
 With a log (`dro.kept.log`) datagrams are in it before they leave, so that the next incarnation of the process repairs
-them and goes on behind them. Where the log has room for the whole window, it is the window: repairs are read from it,
-and the memory that datagrams were built in is used for the next ones at once, while it is in the caches.
+them and goes on behind them. Where the log has room for the whole window, it is the window: datagrams are built in it.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from struct import Struct
 from typing import Final
@@ -28,7 +26,8 @@ from dro.kept.log import SharedLog
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.ratelimit import RateLimiter
-from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf
+from dro.proto.repair.effects import Retransmit, SendNcf
+from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.session_messages import SendSm
 from dro.proto.repair.source import Effect, SourceSession
 from dro.sqn import MASK
@@ -36,13 +35,13 @@ from dro.timers import Timer
 from dro.transport import mmsg, sockets
 from dro.transport.frames import Datagrams, drop_first, lay_out, write_topics
 from dro.transport.lbtrm.headers import write_headers
+from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import FRAGMENTS, HEADER_BYTES, KIND_SHIFT, KIND_TSNI, LENGTH, SHAPE, WORDS, RunTable
 from dro.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
-from dro.transport.stream import nothing
 from dro.transport.trains import BUSY, Trains
 from dro.wire import lbtrm
 from dro.wire.lbtrm import DATA_HEADER
-from dro.wire.source_string import LbtrmAddress, format_source
+from dro.wire.source_string import format_source
 
 log = logging.getLogger(__name__)
 
@@ -56,28 +55,6 @@ MAX_KEPT: Final = 256
 JOIN_NS: Final = ms(20)
 """How long a receiver takes from the advertisement of a session until it hears the session. Guess."""
 FLAGS: Final = lbtrm.FLAG_UCAST_NAKS
-
-
-@dataclass(frozen=True, slots=True)
-class LbtrmSenderSetup:
-    """One session to be sent on. `tgsz_log2` goes into the TGSZ byte; the FEC symbol is the sqn modulo that group size.
-
-    `interface` is the address of the one that data leaves from. `pack_bytes`: fragments that are sent at once share
-    datagrams up to this size. `log`: of what is sent, for a session that outlives its process, which has room for the
-    window with `window_log_bytes`; `forget` is called when it does not any more.
-    """
-
-    address: LbtrmAddress
-    data_socket: socket.socket
-    nak_socket: socket.socket
-    interface: str
-    datagram_max_bytes: int
-    transport_index: int
-    tgsz_log2: int
-    pack_bytes: int = 0
-    log: SharedLog | None = None
-    window_log_bytes: int = 0
-    forget: Callable[[], object] = nothing
 
 
 class LbtrmSender:
@@ -119,7 +96,7 @@ class LbtrmSender:
         self._goes_on = False
         self._log = setup.log
         self._window_log_bytes = setup.window_log_bytes
-        self._is_window = self._log is not None and self._log.capacity >= setup.window_log_bytes
+        self._is_window = setup.log is not None and setup.log.capacity >= setup.window_log_bytes
         self._forget = setup.forget
         self._batch = batch
         self._tgsz = setup.tgsz_log2
@@ -166,8 +143,8 @@ class LbtrmSender:
             write_topics(buffer, table)
             taken = self._send_run(buffer, table, now_ns)
         else:
-            reserve = self._reserve if self._is_window else None
-            taken = self._send_datagrams(lay_out(buffer, table, DATA_HEADER, most, reserve), now_ns)
+            datagrams = lay_out(buffer, table, DATA_HEADER, most, self._reserve if self._is_window else None)
+            taken = self._send_datagrams(datagrams, now_ns)
         if taken == offered:
             table.rows = 0
         else:
@@ -254,8 +231,8 @@ class LbtrmSender:
 
     def _reserve(self, nbytes: int, count: int) -> memoryview | None:
         """Return where datagrams are to be built: in the log, while it is the window."""
-        log = self._log
-        assert log is not None
+        if (log := self._log) is None:
+            return None
         place = log.reserve(nbytes, count)
         self._after_room(log)
         return place if self._is_window else None
@@ -265,25 +242,22 @@ class LbtrmSender:
         if (log := self._log) is None:
             return None
         first = self.core.next_sqn
-        is_logged = log.append(first, count, size, payload, data, first + count & MASK)
-        self._after_room(log)
-        if not is_logged:
+        if not log.append(first, count, size, payload, data, first + count & MASK):
             self._stop_log()
-        return log.newest() if is_logged and self._is_window else None
+        self._after_room(log)
+        return log.newest() if self._is_window else None
 
     def _note_mixed(self, buffer: bytearray | memoryview, ends: list[int], payloads: list[int]) -> None:
         """Log datagrams of any sizes that are about to be sent; a view is memory of the log."""
         if (log := self._log) is None:
             return
-        first = self.core.next_sqn
-        after = first + len(ends) & MASK
+        first, after = self.core.next_sqn, self.core.next_sqn + len(ends) & MASK
         if type(buffer) is not bytearray:
             log.commit_mixed(first, ends, payloads, after)
             return
-        is_logged = log.append_mixed(first, ends, payloads, memoryview(buffer)[: ends[-1]], after)
-        self._after_room(log)
-        if not is_logged:
+        if not log.append_mixed(first, ends, payloads, memoryview(buffer)[: ends[-1]], after):
             self._stop_log()
+        self._after_room(log)
 
     def _after_room(self, log: SharedLog) -> None:
         """Let go of datagrams whose memory in the log is used again; it may have room for less than before."""
@@ -299,8 +273,7 @@ class LbtrmSender:
     def _stop_log(self) -> None:
         """Go on as a session that ends with its process: there is no memory for its log."""
         if self._log is not None:
-            self._log = None
-            self._is_window = False
+            self._log, self._is_window = None, False
             self.core.leave_adopted()  # they are found in the log; memory of it that the window has stays
             self._forget()
 

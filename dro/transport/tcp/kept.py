@@ -22,8 +22,6 @@ from dro.transport.kept_senders import FormerSession, KeptSenders
 SOURCE_KIND: Final = b"tcp"
 LISTENER: Final = b"listener"
 LOG_LEAST: Final = 1 << 20
-ROUND_BYTES: Final = 256 << 10
-"""After so many the log begins at the front again, where nothing waits: memory that is in the caches."""
 _ROW: Final = b"tcp-client"
 _ACKNOWLEDGED: Final = Struct("=Q")  # in TCP_INFO
 _ACKNOWLEDGED_AT: Final = 120
@@ -55,13 +53,11 @@ class KeptStream:
         self._log: SharedLog | None = log
         self._clients: set[str] = set()
 
-    def note(self, data: memoryview, *, has_waiting: bool) -> None:
-        """Log what is about to be written to the connections; `has_waiting`: some have yet to get what was logged."""
+    def note(self, data: memoryview) -> None:
+        """Log what is about to be written to the connections."""
         log = self._log
         if log is not None:
             size = len(data)
-            if not has_waiting:
-                log.go_round(ROUND_BYTES)
             if not log.append(log.after, 1, size, 0, data, log.after + size):
                 self.forget()
 

@@ -170,8 +170,7 @@ class TcpSender:
             done += taken
             end = ends[done - 1]
             if self._kept is not None:
-                has_waiting = bool(self._waiting or self._opening)
-                self._kept.note(memoryview(buffer)[start:end], has_waiting=has_waiting)
+                self._kept.note(memoryview(buffer)[start:end])
             start = end
             for client in self.core.send_order():
                 if client not in self._waiting:

@@ -25,7 +25,7 @@ from dro.proto.peerlink.datagram_session import DatagramSession, DatagramsUp, Gi
 from dro.proto.peerlink.early_data import EarlyData
 from dro.proto.peerlink.session import CloseLink
 from dro.proto.peerlink.source_order import SourceOrder
-from dro.proto.repair.retransmit import Retransmit
+from dro.proto.repair.effects import Retransmit
 from dro.sqn import MASK, ahead
 from dro.timers import Timer
 from dro.transport import mmsg, sockets

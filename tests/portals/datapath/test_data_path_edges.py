@@ -18,7 +18,8 @@ from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.transport import mmsg, sockets
-from dro.transport.lbtrm.sender import LbtrmSender, LbtrmSenderSetup
+from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
 from dro.transport.session import SenderTransport
 from dro.transport.sockets import OS_SOCKETS

@@ -22,7 +22,8 @@ from dro.proto.peerlink.datagram_session import (
 from dro.proto.peerlink.early_data import HOLD_BYTES, HOLD_NS, LINGER_NS, EarlyData, LingeringSources
 from dro.proto.peerlink.session import CloseLink
 from dro.proto.ratelimit import RateLimiter
-from dro.proto.repair.retransmit import Chunk, Retransmit
+from dro.proto.repair.effects import Retransmit
+from dro.proto.repair.retransmit import Chunk
 from dro.wire import lbtru
 
 STEP_NS = ms(5)

@@ -13,8 +13,9 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions
 from dro.errors import LocalProtocolError
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.effects import Retransmit, SendNcf
 from dro.proto.repair.loss import LossConfig
-from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf, TransmissionWindow
+from dro.proto.repair.retransmit import Chunk, TransmissionWindow
 from dro.proto.repair.session_messages import SendSm
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.wire import lbtrm

@@ -10,9 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dro.clock import ms
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.effects import Retransmit, SendNcf
 from dro.proto.repair.loss import LossConfig, NakDue, Skipped, Unrecoverable
 from dro.proto.repair.receiver import ReceiverSession
-from dro.proto.repair.retransmit import Chunk, Retransmit, SendNcf
+from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.session_messages import SendSm
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.session_events import Began, Ended

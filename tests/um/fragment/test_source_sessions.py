@@ -14,7 +14,7 @@ from dro.clock import ms, s
 from dro.config.um.options import UmOptions
 from dro.errors import ResourceError
 from dro.loop import Loop
-from dro.proto.repair.retransmit import SendNcf
+from dro.proto.repair.effects import SendNcf
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
 from dro.transport.kind import SessionHost

@@ -16,9 +16,9 @@ from dro.clock import NS_PER_S, ms
 from dro.config.um.options import UmOptions
 from dro.errors import DecodeError
 from dro.proto.ratelimit import RateLimiter
+from dro.proto.repair.effects import Retransmit, SendNcf
 from dro.proto.repair.loss import LossConfig, NakDue, Skipped, Unrecoverable
 from dro.proto.repair.receiver import ReceiverSession
-from dro.proto.repair.retransmit import Retransmit, SendNcf
 from dro.proto.repair.session_messages import SendSm
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.proto.session_events import Began, Ended
