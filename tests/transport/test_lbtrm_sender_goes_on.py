@@ -454,3 +454,33 @@ def test_without_memory_a_session_goes_on_and_ends_with_its_process(
     assert sqns_of(scene.nak(1)) == [1]
     monkeypatch.undo()
     assert scene.restart().core.next_sqn == 0
+
+
+@pytest.mark.parametrize("headers_share", [1, 2])
+def test_the_log_is_the_window_round_after_round(
+    scene: LbtrmSenderScene, monkeypatch: pytest.MonkeyPatch, headers_share: int
+) -> None:
+    """What the trail says to be there is repaired as it was sent, also where the log has less room than the window."""
+    monkeypatch.setattr(kind, "HEADERS_SHARE", headers_share)
+    monkeypatch.setattr(kind, "LOG_LEAST", 0)
+    window_bytes = 300_000
+    scene.sender.close(0, scene.clock.time_ns)
+    scene.life.pool.forget(scene.sender)
+    scene.life.options = scene.options.with_("source", "transport_lbtrm_transmission_window_size", window_bytes)
+    scene.sender = scene.life.acquire()
+    sent: list[bytes] = []
+    for _ in range(40):
+        send_mixed(scene)
+        scene.send(len(sent) + 3, size=3000)
+        scene.send(len(sent) + 4)
+        sent += scene.take()
+    core, log = scene.sender.core, scene.sender._log
+    assert core.next_sqn == len(sent) == 40 * 5
+    assert scene.sender._is_window
+    assert log is not None
+    assert log.capacity < headers_share * window_bytes + 4096
+    kept = range(core.trail, core.next_sqn)
+    assert 0.8 * window_bytes < sum(len(sent[sqn]) for sqn in kept) < 1.1 * window_bytes
+    for sqn in kept:
+        assert scene.nak(sqn) == [again(sent[sqn], core.trail)]
+    assert refused(scene.nak(core.trail - 1)) == {core.trail - 1: NCF_DO_NOT_RETRY}
