@@ -144,6 +144,10 @@ class SharedLog:
         """Return what the owner wants to find again."""
         return self._mark
 
+    def set_mark(self, mark: int) -> None:
+        """Change what the owner wants to find again; it is written with the next record."""
+        self._mark = mark
+
     @property
     def after(self) -> int:
         """Return what follows the newest record."""

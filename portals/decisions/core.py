@@ -142,6 +142,11 @@ class PortalCore:
         changes = yield from self.routes.change(version, routes, now_ns, topics)
         yield from self._follow_routes(*changes, now_ns)
 
+    def assume_routes(self) -> None:
+        """What an older incarnation had is made without a route, as long as no table has one that leaves here."""
+        self.routes.is_assumed = True
+        self._unread.assume_routes()
+
     def forget_routes(self, now_ns: int) -> None:
         """Forget the routes to what this portal led to and is gone: nothing is made by them when it is there again."""
         self._go_through(self._follow_routes(*self.routes.drop(), now_ns))

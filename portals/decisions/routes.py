@@ -99,6 +99,8 @@ class Routes:
         self.inbound: set[Path] = set()
         """(egress worker, interested domain) of paths that enter here, those that are kept included."""
         self._carried_all: dict[int, int] = {}  # as `_Table.carried`, those that are kept included
+        self.is_assumed = False
+        """Until a table has a path that leaves here, paths from everywhere do: there was a link a moment ago."""
         self.is_divided = False
         """Of some domains, sources of some trees only enter here."""
         self._was_reviewed = True
@@ -167,7 +169,7 @@ class Routes:
 
     def leaves(self, origin: int, ingress: int) -> bool:
         """Whether a path from that domain, for whomever, comes by that worker and leaves here."""
-        return origin in self.table.arrivals.get(ingress, ())
+        return origin in self.table.arrivals.get(ingress, ()) or (self.is_assumed and not self.table.arrivals)
 
     def carries(self, origin: int, share: int) -> bool:
         """Whether sources of that domain and tree enter here, for whomever, or did so a moment ago."""
@@ -200,6 +202,7 @@ class Routes:
     def drop(self) -> Changes:
         """Nothing holds any more, nothing is kept either, until a table comes that is newer, or the last one again."""
         self._least_version = self.version
+        self.is_assumed = False
         origins = set[int]().union(*self.table.arrivals.values(), *(before.origins for before in self._before))
         self.table, self._before, self._comes = _Table(), [], None
         self._was_reviewed = self._was_reviewed and not self.is_divided

@@ -13,7 +13,7 @@ from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.peerlink.interest import ToldInterest
 from dro.proto.peerlink.messages import SourceRecord, fits
-from dro.proto.peerlink.sources import OPTIONS_MAX, OfferedSources, source_message
+from dro.proto.peerlink.sources import OPTIONS_MAX, OfferedSources, SourceNumbers, source_message
 from dro.wire import otid as otid_codec
 from portals.decisions.effects import (
     CheckKnown,
@@ -68,9 +68,9 @@ def _record(seen: SourceSeen) -> SourceRecord:
 class Announcements:
     """See the module text."""
 
-    def __init__(self, ask: Callable[[LinkCoreEffect], object]) -> None:
+    def __init__(self, ask: Callable[[LinkCoreEffect], object], numbers: SourceNumbers | None = None) -> None:
         self._ask = ask
-        self.offered = OfferedSources()
+        self.offered = OfferedSources(numbers)
         self.told = ToldInterest()
         self.is_linked = False
         """Somebody hears it."""

@@ -38,7 +38,7 @@ from dro.proto.peerlink.session import (
     SendCanary,
     Warned,
 )
-from dro.proto.peerlink.sources import SentSources
+from dro.proto.peerlink.sources import SentSources, SourceNumbers
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, GatewayName, RouteInfo, TopicSource
 from dro.wire.lbmc.message import Message
@@ -74,10 +74,13 @@ class LinkCore:
         now_ns: int,
         sent_sources: Callable[[], SentSources | None],
         late: LateData | None = None,
+        companion: bytes = b"",
+        numbers: SourceNumbers | None = None,
     ) -> None:
         """`instance`: of the portal, 8 bytes by chance; `padding`: of canaries. `draw(n)`: a random number below n.
 
-        `sent_sources`: what the link has been told of sources; None while all is told once more.
+        `sent_sources`: what the link has been told of sources; None while all is told once more. `companion`: the
+        instance of the one whose link the process before had, which this one goes on with. `numbers`: of sources.
         """
         self.config = config
         self._acl = acl
@@ -96,7 +99,7 @@ class LinkCore:
             has_canaries=True,
             node_id=node_id,
         )
-        self.announced = announced = Announcements(self._ask)
+        self.announced = announced = Announcements(self._ask, numbers)
         self.offered, self.told, self.perform = announced.offered, announced.told, announced.perform
         self.heard = HeardInterest()
         self.rtt = RttStatistics()
@@ -118,8 +121,10 @@ class LinkCore:
         self._refresh_ns: int | None = None
         self._hold = LinkHold()
         self._held: list[LinkSources] = []  # of connections before
-        self._instance = b""  # of the companion that was there last
+        self._instance = companion  # of the one that was there last
         self._is_away = True
+        if companion:
+            self._hold.on_down(now_ns)
 
     def take_effects(self) -> list[do.LinkCoreEffect]:
         effects = self._effects.copy()

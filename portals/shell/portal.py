@@ -113,6 +113,7 @@ class PortalShell:
         self._forwards_again = not ctx.goes_on
         self.on_forwards_again: Callable[[], object] = lambda: None
         """Called once in a portal that goes on: it forwards again what its former incarnation did."""
+        self._readable: set[int] = set()  # siblings whose proxy sources were opened
 
     def start(self, link: Link) -> None:
         ctx = self._ctx
@@ -208,6 +209,7 @@ class PortalShell:
             self._route_manager = None  # the routes that it gave hold until it is back
             return
         self._siblings.end(peer.worker)
+        self._readable.discard(peer.worker)
         was_met = peer.worker in self._intake
         self._intake.remove(peer.worker)
         if not was_met:
@@ -319,9 +321,16 @@ class PortalShell:
             if self._has_heard_all():
                 self._forward_again()
 
+    def _siblings_up(self) -> list[int]:
+        return [peer.worker for peer in self._ctx.peers.values() if peer.role in (Role.ENDPOINT, Role.PEER)]
+
     def _has_heard_all(self) -> bool:
-        up = [peer.worker for peer in self._ctx.peers.values() if peer.role in (Role.ENDPOINT, Role.PEER)]
+        up = self._siblings_up()
         return bool(up) and self.engine.is_quiet and all(map(self.core.siblings.has_sent_known_sources, up))
+
+    def has_proxies_again(self) -> bool:
+        """Say whether the proxy sources that siblings fed in a former incarnation of this portal are open."""
+        return self.engine.is_quiet and self._readable.issuperset(self._siblings_up())
 
     def _forward_again(self) -> None:
         if not self._forwards_again:
@@ -355,6 +364,7 @@ class PortalShell:
                 if (entry := self.entries.get(handle)) is not None:
                     entry.want(workers)
             case ReadQueue(worker=worker):
+                self._readable.add(worker)
                 self._undelivered.add(worker)
                 if len(self._undelivered) == 1:
                     self._deliver()

@@ -36,7 +36,7 @@ from tests.bench.links import KINDS, LZ4, UDP, tls
 from tests.daemon.test_peers import Chain
 from tests.network.plans import PAIR
 from tests.rigs.certificates import Authority
-from tests.rigs.network import QUICK, Application, Plan
+from tests.rigs.network import PATIENT, Application, Plan
 
 HOST: Final = "127.0.0.1"
 RATE: Final = 1000
@@ -130,7 +130,7 @@ class ResetResult:
     """What the DROs say of data that was dropped, or was not kept."""
 
 
-class _Load:
+class Load:
     """A topic each way, at a fixed rate."""
 
     def __init__(self, plan: Plan, loop: Loop, rate: int) -> None:
@@ -203,12 +203,11 @@ class _Load:
             application.context.close()
 
 
-def reset_often(
-    folder: Path, kind: str, resets: int, *, rate: int = RATE, is_old: bool = False, daemon: str = ""
-) -> ResetResult:
-    """Reset a link of that kind so often. `is_old`: one end confirms nothing. `daemon`: XML of route timers."""
+def plan_of(
+    folder: Path, kind: str, *, delays_ms: dict[tuple[str, str], int] | None = None, daemon: str = PATIENT
+) -> Plan:
+    """Plan two DROs with a link of that kind."""
     has_udp, has_tls, has_lz4 = KINDS[kind]
-    rng = random.Random(kind)
     more = (tls(Authority(folder), "dro") if has_tls else "") + (LZ4 if has_lz4 else "")
     plan = Plan(
         folder,
@@ -216,13 +215,22 @@ def reset_often(
         transport="tcp",
         tcp=more,
         udp=UDP if has_udp else None,
-        delays_ms={("A", "B"): 0},
+        delays_ms=delays_ms,
+        daemon=daemon,
         portal_xml={f"{dro}-{port}": QUEUE for dro, ports in PAIR.items() for port in ports},
     )
     for name in PAIR:
         text = plan.file(name).read_text()
-        text = text.replace('reconnect-interval="1000"', 'reconnect-interval="100"').replace(QUICK, daemon)
-        plan.file(name).write_text(text)
+        plan.file(name).write_text(text.replace('reconnect-interval="1000"', 'reconnect-interval="100"'))
+    return plan
+
+
+def reset_often(
+    folder: Path, kind: str, resets: int, *, rate: int = RATE, is_old: bool = False, daemon: str = ""
+) -> ResetResult:
+    """Reset a link of that kind so often. `is_old`: one end confirms nothing. `daemon`: XML of route timers."""
+    rng = random.Random(kind)
+    plan = plan_of(folder, kind, delays_ms={("A", "B"): 0}, daemon=daemon)
     pair, loop = Chain(plan), Loop()
     with ExitStack() as stack:
         stack.callback(plan.close)
@@ -231,7 +239,7 @@ def reset_often(
         for dro in ("B", "A"):
             pair.start(dro, OLD if is_old and dro == "B" else "supervisor.main", str(plan.file(dro)))
             stack.callback(pair.end, dro)
-        load = _Load(plan, loop, rate)
+        load = Load(plan, loop, rate)
         stack.callback(load.close)
         load.begin()
         pauses, backs = [], []

@@ -69,9 +69,10 @@ def read_progress(message: bytes) -> Progress | None:
 class ReceivedData:
     """Knows up to where the data of the companion has been handed up, over all connections to one process of it."""
 
-    def __init__(self) -> None:
-        self._companion = b""
-        self._base = 0
+    def __init__(self, companion: bytes = b"", position: int = 0) -> None:
+        """`companion`, `position`: what the process before this one had come to, if it goes on."""
+        self._companion = companion
+        self._base = position
         self._count: Callable[[], int] = _zero  # what has been handed up from there on
         self._has_begun = False  # on this connection
 
@@ -105,11 +106,13 @@ def _zero() -> int:
 
 
 class SentData:
-    """Keeps what was sent and is not confirmed: the newest of it, up to `limit_bytes`."""
+    """Keeps what was sent and is not confirmed: the newest of it, up to `limit_bytes`, unless that is logged elsewhere."""
 
     def __init__(self, *, packet_header: int = 0) -> None:
         """`packet_header`: of packets, which are what counts then."""
         self.limit_bytes = 0
+        self.is_logged = False
+        """All pieces are where they outlive the process, and come back by `go_back`."""
         self.end = 0
         """Position of what is put next."""
         self.lost = self.lost_bytes = 0
@@ -142,6 +145,8 @@ class SentData:
             return  # there is nothing that it has to stay behind
         self.end += self._units(piece)
         self._most = max(self._most, self.end)
+        if self.is_logged:
+            return
         self._pieces.append((self.end, piece))
         self._bytes += _cost(piece)
         while self._bytes > self.limit_bytes and self._pieces:
@@ -178,6 +183,17 @@ class SentData:
             pieces = unsent
         self.end -= self.units(pieces)
         return pieces
+
+    def go_back(self, position: int, pieces: Iterable[LinkPiece]) -> None:
+        """The connection is over: `pieces`, from that position on, are what the log has of what is to be sent again."""
+        kept = [piece for piece in pieces if not isinstance(piece, SourceMessage)]
+        self.end = position
+        self._forgotten, self._forgotten_bytes = self.units(kept), sum([len(batch) for batch, _ in kept])
+
+    def go_on(self, confirmed: int, position: int, end: int, pieces: Iterable[LinkPiece]) -> None:
+        """Begin as the process before had left it: so much may have been sent, and so much was confirmed or given up."""
+        self._most, self._given_up = end, confirmed
+        self.go_back(position, pieces)
 
     def give_up(self, pieces: Iterable[LinkPiece]) -> None:
         """What was taken back will not be sent: the next connection goes on behind it."""

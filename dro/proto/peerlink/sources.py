@@ -36,12 +36,35 @@ def source_message(record: SourceRecord) -> SourceMessage:
     return message
 
 
+def end_message(record: SourceRecord) -> SourceMessage:
+    """Make the message that ends it."""
+    end = SourceEnd(record.srcidx, record.otid)
+    message = SourceMessage(source_end(record.domain_id, end, record.topic_index))
+    message.about, message.record = end, record
+    return message
+
+
+class SourceNumbers:
+    """Gives sources numbers, each once."""
+
+    def __init__(self, following: int = 1) -> None:
+        self._next = following
+
+    def take(self, otid: bytes) -> int:
+        """Return the number of a source that is offered from now on."""
+        self._next += 1
+        return self._next - 1
+
+    def free(self, otid: bytes) -> None:
+        """The source is offered no more; it gets another number next time."""
+
+
 class OfferedSources:
     """What this side offers."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: SourceNumbers | None = None) -> None:
         self._by_otid: Table[bytes, SourceRecord] = Table()
-        self._next = 1
+        self._numbers = numbers or SourceNumbers()
 
     def __len__(self) -> int:
         return len(self._by_otid)
@@ -54,8 +77,7 @@ class OfferedSources:
 
     def offer(self, record: SourceRecord) -> SourceRecord:
         """A source that was not offered; returns it with its number."""
-        record = replace(record, srcidx=self._next)
-        self._next += 1
+        record = replace(record, srcidx=self._numbers.take(record.otid))
         self._by_otid[record.otid] = record
         return record
 
@@ -69,11 +91,8 @@ class OfferedSources:
 
     def end(self, otid: bytes) -> SourceMessage:
         """The message that ends it. It was offered."""
-        record = self._by_otid.pop(otid)
-        end = SourceEnd(record.srcidx, otid)
-        message = SourceMessage(source_end(record.domain_id, end, record.topic_index))
-        message.about, message.record = end, record
-        return message
+        self._numbers.free(otid)
+        return end_message(self._by_otid.pop(otid))
 
     def all(self) -> Iterator[SourceMessage]:
         """Messages for all, made one by one, as things are then."""

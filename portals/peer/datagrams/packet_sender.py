@@ -76,7 +76,9 @@ class PacketSender(LinkSender):
     def send_canary(self, message: bytes) -> None:
         if not self.is_blocked:
             self.end_batch()
-            self._hand_over(bytearray(PACKET_HEADER) + message, [PACKET_HEADER + len(message)])
+            packet = bytearray(PACKET_HEADER) + message
+            self._note(lambda log: log.note(packet, [], begins=True))
+            self._hand_over(packet, [len(packet)])
 
     def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
         """Once the companion can miss nothing of it any more."""

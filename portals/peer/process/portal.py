@@ -19,6 +19,7 @@ from dro.bus.messages import PortalGone, PortalUp, Trouble
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.devices.follower import DeviceFollower
+from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.messages import Hello
@@ -37,6 +38,7 @@ from portals.decisions.core import PortalCore
 from portals.decisions.effects import FeedProxySource
 from portals.peer import link_effects as do
 from portals.peer.datagrams.udp import UdpPart
+from portals.peer.kept_link import KeptLink
 from portals.peer.link_core import NO_DOMAIN, LinkCore
 from portals.peer.link_host import LinkHost
 from portals.peer.link_sources import LinkSources
@@ -47,6 +49,7 @@ from portals.peer.process.proxies import LinkProxySources
 from portals.peer.process.unicast import LinkUnicast
 from portals.peer.stream.connection import PeerConnection
 from portals.peer.stream.connector import Acceptor, Initiator
+from portals.peer.stream.link_log import LinkLog
 from portals.peer.stream.peer_tls import PeerStreamMaker
 from portals.peer.stream.receiver import LinkReceiver
 from portals.peer.stream.resumption import LinkResumption
@@ -54,9 +57,11 @@ from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import count_lost
 from portals.shell import live
 from portals.shell.matchers import Matchers
-from portals.shell.portal import PortalShell
+from portals.shell.portal import KNOWN_NS, LOOK_NS, PortalShell
 from portals.shell.quiescence import SenderQuiescence
 
+JOINED: Final = b"link"
+"""How a source is joined: siblings give it back with its handle, and the companion tells it by itself."""
 STOP_GRACE_NS: Final = ms(200)
 """How long a stopping portal waits for the companion to take what was said last."""
 
@@ -82,7 +87,13 @@ class PeerPortal(LinkHost):
         self._udp = UdpPart(ctx, config, self._on_working, self._remove) if config.udp is not None else None
         self.sender = LinkSender(ctx.loop, batching_of(config)) if self._udp is None else self._udp.sender
         self.sender.sent.limit_bytes = config.max_queue_bytes
-        self._resumption = LinkResumption(ctx, self.sender, self._on_begins, by_packet=self._udp is not None)
+        self._kept = self._open_kept()
+        self._may_link = not self._kept.goes_on
+        self._connects_later = False
+        self._link_by_ns = ctx.loop.now_ns() + KNOWN_NS
+        self._resumption = LinkResumption(
+            ctx, self.sender, self._kept, self._on_begins, by_packet=self._udp is not None
+        )
         self._shell.egress.set_smart_batch(config.smart_batch)
         self._shell.ingress.counts_unknown = True
         # Bound here and no method: called for each batch, it would cost a Python call more.
@@ -94,12 +105,14 @@ class PeerPortal(LinkHost):
             worker=ctx.index,
             dro_name=dro.daemon.name.encode() or ctx.name.encode(),
             node_id=ctx.identity.dro_node_id,
-            instance=random.Random().randbytes(8),
+            instance=self._kept.instance,
             padding=random.randbytes(CANARY_BYTES),
             draw=random.randrange,
             now_ns=ctx.loop.now_ns(),
             sent_sources=self._sent_sources,
             late=self._udp,
+            companion=self._kept.companion,
+            numbers=self._kept,
         )
         super().__init__(link)
         self._space = ReadSpace()  # of all connections
@@ -122,8 +135,52 @@ class PeerPortal(LinkHost):
         self._shell.egress.is_operational = False
         self._shell.start(self)
         ctx.on_drain = self._on_drain
+        if self._may_link:
+            self._begin_linking()
+        else:
+            self.core.assume_routes()
+            self._shell.on_forwards_again = self._link_when_known
+
+    def _open_kept(self) -> KeptLink:
+        """Open what the former process has left of the link; clean where something of it is missing or broken."""
+        ctx, kept, sender = self._ctx, KeptLink(self._ctx.kept_state.rows), self.sender
+        log = LinkLog.open(ctx.kept_state, self._config.max_queue_bytes, sender.header_bytes)
+        why = "" if log is not None and log.goes_on else "the log of the link is missing"
+        try:
+            if log is not None and kept.goes_on and not why:
+                sender.keep_in(log, kept.companion, self._on_log_lost)
+                return kept
+        except DecodeError as e:
+            why = str(e)
+        if kept.goes_on:
+            ctx.log.info(LogEvent.WORKER_STARTS_CLEAN, extra={"worker": ctx.name, "reason": why, "sockets": 0})
+            kept.begin_anew()
+        if log is not None:
+            sender.keep_in(log, b"", self._on_log_lost)
+        else:
+            kept.forget()
+        return kept
+
+    def _on_log_lost(self) -> None:
+        """The link begins anew with the next process: nothing of it can be kept any more."""
+        self._kept.forget()
+        reason = "no shared memory for the data of the link"
+        self._ctx.log.warning(LogEvent.STATE_NOT_KEPT, extra={"worker": self._ctx.name, "reason": reason})
+
+    def _link_when_known(self) -> None:
+        """Make the link when siblings have what they had of it, both ways: else its data would find nobody."""
+        loop = self._ctx.loop
+        if not self._shell.has_proxies_again() and loop.now_ns() < self._link_by_ns:
+            loop.call_later(LOOK_NS, self._link_when_known)
+            return
+        self._may_link = True
+        self._begin_linking()
+
+    def _begin_linking(self) -> None:
         if isinstance(self._connector, Acceptor):
             self._connector.start()
+        elif self._connects_later:
+            self._connector.connect()
 
     def addresses(self) -> set[str]:
         """The local addresses of the link: the configured interface, and the one that the connection has."""
@@ -238,7 +295,10 @@ class PeerPortal(LinkHost):
                 self._shell.egress.is_operational = is_up
             case do.ConnectToCompanion():
                 assert isinstance(self._connector, Initiator)
-                self._connector.connect()
+                if self._may_link:
+                    self._connector.connect()
+                else:
+                    self._connects_later = True
             case _:
                 if (connection := self._connections.get(effect.connection)) is not None:
                     self._change_connection(connection, effect)
@@ -293,6 +353,7 @@ class PeerPortal(LinkHost):
         connection.on_behind = self._shell.report_busy
         companion = up.hello.context_instance if connection.session.resumes else b""
         self.sender.attach(connection.writer, companion)
+        self._resumption.on_link(companion)
         self._unicast.writer = connection.writer
         count, on_data = connection.data_bytes, self._resumption.on_data
         if self._udp is not None and self.link.offers is not None:
@@ -303,10 +364,11 @@ class PeerPortal(LinkHost):
         else:
             connection.on_data = on_data
         if companion:
-            self._resumption.admit(connection, companion, count)
+            self._resumption.admit(connection, count)
 
     def _on_begins(self, lacking: int) -> None:
         """Go on with the companion's data; so much of what came over connections before is missing."""
+        self._shell.engine.act_on_all()  # siblings get what they had of the sources that were told
         if self._udp is not None:
             self._udp.on_resumed(is_whole=not lacking)
 
@@ -341,14 +403,14 @@ class PeerPortal(LinkHost):
                 )
                 receiver.sources[record.srcidx] = bound
                 if before is None:
-                    self._shell.add_source(bound, record.domain_id, hop_count, cost, record.options)
+                    self._shell.add_source(bound, record.domain_id, hop_count, cost, record.options, JOINED)
                 else:
                     self._shell.move_source(self._pop(*before), bound)
-                    self._shell.change_source(bound, hop_count, cost, record.options)
+                    self._shell.change_source(bound, hop_count, cost, record.options, JOINED)
                 if self._udp is not None:
                     self._udp.on_source(record.srcidx)
             case do.ChangeSource(record=record, hop_count=hop_count, cost=cost):
-                self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options)
+                self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options, JOINED)
             case do.RemoveSource(connection=connection, number=number):
                 self._shell.remove_source(self._pop(connection, number))
 

@@ -46,6 +46,8 @@ class LinkProxySources:
         seen, record = effect.source, effect.record
         self._sender.topics[record.srcidx] = record.topic_index
         window = DuplicateWindow(self._sqn_window.size, self._sqn_window.increment)
+        for sqn, fragments in self._sender.sent_before.pop(record.srcidx, ()):
+            window.take_run(sqn, fragments)
         proxy = ProxySource(seen.otid, seen.topic, record.srcidx, self._sender, window)
         self.by_otid[seen.otid] = proxy
         self.tell(source_message(record))

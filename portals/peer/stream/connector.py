@@ -35,6 +35,7 @@ from portals.peer.options import address_of
 LISTEN_RETRY_NS: Final = ms(1000)
 ACCEPT_PAUSE_NS: Final = ms(100)
 BACKLOG: Final = 128
+_LISTENER: Final = b"listener"
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 _NO_THREAD_REMEDY: Final = "raise the limit of processes of the DRO's user, or TasksMax of its unit"
@@ -147,11 +148,17 @@ class Acceptor:
         self._make_stream = make_stream
         self._on_stream = on_stream
         self._watch = watch
+        self._sockets = ctx.kept_state.sockets
         self._listener: socket.socket | None = None
         self._timer: Timer | None = None
         self.address = address_of(tcp)
 
     def start(self) -> None:
+        """Listen, on the socket of the former process if it has left one: who has connected meanwhile waits there."""
+        sock = self._sockets.take(_LISTENER)
+        if sock is not None:
+            self._begin(sock)
+            return
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -167,6 +174,10 @@ class Acceptor:
             self._ctx.limited(LogEvent.PEER_LISTEN_FAILED, extra=extra)
             self._timer = self._ctx.loop.call_later(LISTEN_RETRY_NS, self.start)
             return
+        self._sockets.keep(_LISTENER, sock)
+        self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
         self._listener = sock
         self._watch.on_failed("")
         self._ctx.loop.add_reader(sock, self._on_accept)
@@ -180,6 +191,7 @@ class Acceptor:
             self._timer.cancel()
         if self._listener is not None:
             self._ctx.loop.remove_reader(self._listener)
+            self._sockets.drop(_LISTENER)
             self._listener.close()
             self._listener = None
 

@@ -15,6 +15,7 @@ from dro.clock import ms
 from dro.log.events import LogEvent
 from dro.proto.peerlink.resume import Progress, ProgressKind, ReceivedData, progress
 from dro.timers import Timer
+from portals.peer.kept_link import KeptLink
 from portals.peer.stream.connection import PeerConnection
 from portals.peer.stream.sender import LinkSender
 
@@ -32,60 +33,87 @@ class LinkResumption:
     """See the module text."""
 
     def __init__(
-        self, ctx: WorkerContext, sender: LinkSender, on_begins: Callable[[int], object], *, by_packet: bool
+        self,
+        ctx: WorkerContext,
+        sender: LinkSender,
+        kept: KeptLink,
+        on_begins: Callable[[int], object],
+        *,
+        by_packet: bool,
     ) -> None:
-        """`on_begins`: the companion's data goes on, and lacks so much of what came before."""
+        """`kept`: what the former process has left; `on_begins`: the companion's data goes on, and lacks so much of what
+        came before."""
         self.is_offered = True
         """False once the companion has miscounted: links begin anew then, as with one that confirms nothing."""
         self._ctx = ctx
+        self._loop = ctx.loop
         self._sender = sender
         self._on_begins = on_begins
         self._step = CONFIRM_DATAGRAMS if by_packet else CONFIRM_BYTES
-        self._received = ReceivedData()
+        self._kept = kept
+        self._companion = kept.companion
+        self._received = ReceivedData(kept.companion, kept.position)
         self._connection: PeerConnection | None = None
         self._count: Callable[[], int] | None = None
-        self._told = 0
+        self._noted = self._told = 0
+        self._must_confirm = False
         self._timer: Timer | None = None
 
-    def admit(self, connection: PeerConnection, companion: bytes, count: Callable[[], int]) -> None:
+    def on_link(self, companion: bytes) -> None:
+        """There is a link to the companion with that context instance; empty for one that confirms nothing."""
+        self._companion = companion
+        self._received.on_connection(companion)
+        self._loop.when_settled(self._settle)
+
+    def admit(self, connection: PeerConnection, count: Callable[[], int]) -> None:
         """Begin with a connection that is the link now. `count`: how much data of it has been handed up."""
         self._connection, self._count = connection, count
-        self._received.on_connection(companion)
-        self._confirm()
+        self._must_confirm = True
         connection.on_progress = self._on_progress
 
     def close(self) -> None:
         """The link is down, and all that had come is handed up."""
         self._connection = self._count = None
         self._received.on_down()
+        self._loop.when_settled(self._settle)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def on_data(self) -> None:
         """Data may have been handed up."""
+        if self._connection is not None:
+            self._loop.when_settled(self._settle)
+
+    def _settle(self) -> None:
+        """Note what the siblings have been told of, and confirm it, now or soon: nobody has to send that again."""
+        self._noted = self._received.position
+        self._kept.note(self._companion, self._noted)
         if self._connection is None or not self._connection.is_open:
             return
-        behind = self._received.position - self._told
-        if behind >= self._step:
+        behind = self._noted - self._told
+        if self._must_confirm or behind >= self._step:
             self._confirm()
         elif behind and self._timer is None:
-            self._timer = self._ctx.loop.call_later(CONFIRM_NS, self._on_time)
+            self._timer = self._loop.call_later(CONFIRM_NS, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        if self._received.position != self._told:
+        if self._noted != self._told:
             self._confirm()
 
     def _confirm(self) -> None:
         if self._connection is not None:
-            self._told = self._received.position
+            self._must_confirm = False
+            self._told = self._noted
             self._connection.writer.put_urgent(progress(ProgressKind.GOT, self._told))
 
     def _on_progress(self, found: Progress) -> str:
         """Take what the companion says. Returns what is wrong, which ends the connection."""
         wrong = self._taken(found)
-        self.is_offered = self.is_offered and not wrong
+        if wrong:
+            self.is_offered = False
+            self._kept.forget()
         return wrong
 
     def _taken(self, found: Progress) -> str:

@@ -22,11 +22,14 @@ from dro.proto.peerlink.resume import LinkPiece, ProgressKind, SentData, progres
 from dro.proto.peerlink.sources import SourceMessage, source_message
 from dro.samples import Samples
 from dro.timers import Timer
+from dro.transport.kept_senders import Runs
 from dro.transport.runs import RunTable
 from dro.transport.session import SessionCounts, SourceSessionStatistics
+from dro.transport.stream import nothing
 from dro.wire.source_string import TcpAddress, format_source
 from portals.peer.options import Batching
 from portals.peer.stream.link_frames import FRAGMENT_MAX, for_link, renumber
+from portals.peer.stream.link_log import LinkLog
 from portals.peer.stream.writer import LinkWriter
 
 NO_ADDRESS: Final = TcpAddress(0, 0, 0)
@@ -82,6 +85,27 @@ class LinkSender:
         self._is_told = self._has_got = False
         self._renumbered: dict[int, int] = {}  # sources that were offered anew while there was no link
         self._timer: Timer | None = None
+        self._log: LinkLog | None = None  # while the companion confirms data
+        self._kept_log: LinkLog | None = None
+        self._on_log_lost: Callable[[], object] = nothing
+        self.sent_before: dict[int, Runs] = {}
+        """By number of the source: what the process before had taken, and siblings may give once more."""
+
+    def keep_in(self, log: LinkLog, companion: bytes, on_lost: Callable[[], object]) -> None:
+        """Log all data from now on, and go on with what is there for that companion. `on_lost`: it is logged no more.
+
+        Raises: DecodeError.
+        """
+        if companion:
+            position, pieces = log.pieces()
+            self.sent_before = log.sent_before()
+            self.sent.go_on(log.confirmed, position, log.end, pieces)
+            self._kept = deque(pieces)
+            self._log = log
+        else:
+            log.restart(0)
+        self._companion, self._kept_log, self._on_log_lost = companion, log, on_lost
+        self.sent.is_logged = bool(companion)
 
     def attach(self, writer: LinkWriter, companion: bytes = b"") -> None:
         """Take over the connection that is up now. `companion`: the context instance of one that confirms data."""
@@ -90,6 +114,20 @@ class LinkSender:
         if companion != self._companion:
             self._companion = companion
             self.sent.restart()
+            self._log = self._kept_log if companion else None
+            self.sent.is_logged = self._log is not None
+            if self._kept_log is not None:
+                self._kept_log.restart(0)
+            for piece in self._kept:
+                self._note(lambda log, piece=piece: log.note_piece(piece))  # type: ignore[misc]
+
+    def _note(self, write: Callable[[LinkLog], bool]) -> None:
+        """Log something of what is sent to a companion that confirms data."""
+        log = self._log
+        if log is not None and not write(log):
+            self._log = self._kept_log = None
+            self.sent.is_logged = False
+            self._on_log_lost()
 
     @property
     def resumes(self) -> bool:
@@ -104,9 +142,14 @@ class LinkSender:
     def on_got(self, position: int) -> str:
         """The companion has all data before that position. Returns what is wrong about that."""
         if self._has_got:
-            return self.sent.on_got(position)
+            wrong = self.sent.on_got(position)
+            if not wrong and self._log is not None:
+                self._log.confirm(position)
+            return wrong
         wrong, kept = self.sent.resume(position, list(self._kept))
         if not wrong:
+            if self._log is not None:
+                self._log.confirm(position)
             self._kept = deque(kept)
             self._has_got = True
             self._begin()
@@ -153,14 +196,28 @@ class LinkSender:
     def on_down(self) -> None:
         """The writer is closed: keep what it had not begun, what may not have arrived, and the batch."""
         unsent = self._unsent()
-        if self.resumes:
+        if self._log is not None:
+            self._take_back(self._log)
+            unsent = []
+        elif self.resumes:
             unsent = self.sent.take_back(unsent)
+        if self.resumes:
             self.counters.lost_bytes += self._writer.lost_unicast if self._writer is not None else 0
         elif self._writer is not None:
             self.counters.lost_bytes += self._writer.lost
         self._kept.extendleft(reversed(unsent))
         self.end_batch(self._keep)
         self.is_up, self._writer = False, None
+
+    def _take_back(self, log: LinkLog) -> None:
+        """Keep what the log has that is not confirmed, the batch as well."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._batch, self._cuts, self._messages = bytearray(), [], 0
+        position, pieces = log.pieces()
+        self.sent.go_back(position, pieces)
+        self._kept = deque(pieces)
 
     def _unsent(self) -> list[LinkPiece]:
         return [(batch, [len(batch)]) for batch in self._writer.unsent] if self._writer is not None else []
@@ -173,6 +230,8 @@ class LinkSender:
         self.counters.lost_bytes += self.kept_bytes
         self.sent.give_up(self._kept)
         self._kept.clear()
+        if self._log is not None:
+            self._log.restart(self.sent.end)
 
     @property
     def kept_bytes(self) -> int:
@@ -206,6 +265,8 @@ class LinkSender:
         fragments, nbytes = table.total()
         held, most = self.held_bytes, self.most_bytes
         data, cuts, counts = for_link(buffer, table, self.topics, held, most, self.header_bytes)
+        if self._log is not None:
+            self._note(lambda log: log.note(data, cuts, begins=not held))
         self._put(data, cuts, [*counts, fragments])
         self.counters.msgs_sent += fragments
         self.counters.bytes_sent += nbytes
@@ -267,8 +328,12 @@ class LinkSender:
         if is_behind and (self.is_up or _is_end(message)):  # else it is told with all others
             assert isinstance(message, SourceMessage)
             self._kept.append(message)
-            return True
-        return self._send_in_order(message)
+            is_taken = True
+        else:
+            is_taken = self._send_in_order(message)
+        if is_taken and isinstance(message, SourceMessage) and _is_end(message):
+            self._note(lambda log: log.note_end(message))
+        return is_taken
 
     def _send_in_order(self, message: bytes) -> bool:
         is_taken = self._send(message)
