@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from dro.clock import NS_PER_MS
 from dro.loop import Loop
 from dro.metrics.slots import Slot
 from supervisor.host.run_dirs import start_time_of
@@ -60,7 +59,9 @@ def kill_peers(
             load.run(0.1 * chance.random())
             victims = list(PEERS) if not chance.randrange(BOTH_OF) else [chance.choice(PEERS)]
             victims += [(name[0], name) for name in others and [chance.choice(others)]]
-            load.until(lambda victims=victims: all(name in workers_of(pair.processes[dro].pid) for dro, name in victims))  # type: ignore[misc]
+            load.until(
+                lambda victims=victims: all(name in workers_of(pair.processes[dro].pid) for dro, name in victims)
+            )  # type: ignore[misc]
             pids = [workers_of(pair.processes[dro].pid)[name] for dro, name in victims]
             load.until(lambda pids=pids: min(map(_age_s, pids)) > LIFE_S)  # type: ignore[misc]
             load.pause_ns = 0

@@ -106,7 +106,7 @@ def _zero() -> int:
 
 
 class SentData:
-    """Keeps what was sent and is not confirmed: the newest of it, up to `limit_bytes`, unless that is logged elsewhere."""
+    """Keeps what was sent and is not confirmed: the newest of it, up to `limit_bytes`, unless others log it."""
 
     def __init__(self, *, packet_header: int = 0) -> None:
         """`packet_header`: of packets, which are what counts then."""
@@ -191,7 +191,7 @@ class SentData:
         self._forgotten, self._forgotten_bytes = self.units(kept), sum([len(batch) for batch, _ in kept])
 
     def go_on(self, confirmed: int, position: int, end: int, pieces: Iterable[LinkPiece]) -> None:
-        """Begin as the process before had left it: so much may have been sent, and so much was confirmed or given up."""
+        """Begin as the process before had left it. `end`: of what it may have sent; `confirmed`: or given up."""
         self._most, self._given_up = end, confirmed
         self.go_back(position, pieces)
 

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from dro.bus.actor import WorkerContext
@@ -19,7 +20,6 @@ from dro.bus.messages import PortalGone, PortalUp, Trouble
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, PeerConfig
 from dro.devices.follower import DeviceFollower
-from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.messages import Hello
@@ -38,7 +38,6 @@ from portals.decisions.core import PortalCore
 from portals.decisions.effects import FeedProxySource
 from portals.peer import link_effects as do
 from portals.peer.datagrams.udp import UdpPart
-from portals.peer.kept_link import KeptLink
 from portals.peer.link_core import NO_DOMAIN, LinkCore
 from portals.peer.link_host import LinkHost
 from portals.peer.link_sources import LinkSources
@@ -46,10 +45,10 @@ from portals.peer.options import CANARY_BYTES, batching_of
 from portals.peer.process.gauges import LinkGauges
 from portals.peer.process.listing import PeerLists
 from portals.peer.process.proxies import LinkProxySources
+from portals.peer.process.returning import open_kept, open_when_known
 from portals.peer.process.unicast import LinkUnicast
 from portals.peer.stream.connection import PeerConnection
 from portals.peer.stream.connector import Acceptor, Initiator
-from portals.peer.stream.link_log import LinkLog
 from portals.peer.stream.peer_tls import PeerStreamMaker
 from portals.peer.stream.receiver import LinkReceiver
 from portals.peer.stream.resumption import LinkResumption
@@ -57,7 +56,7 @@ from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import count_lost
 from portals.shell import live
 from portals.shell.matchers import Matchers
-from portals.shell.portal import KNOWN_NS, LOOK_NS, PortalShell
+from portals.shell.portal import PortalShell
 from portals.shell.quiescence import SenderQuiescence
 
 JOINED: Final = b"link"
@@ -87,10 +86,8 @@ class PeerPortal(LinkHost):
         self._udp = UdpPart(ctx, config, self._on_working, self._remove) if config.udp is not None else None
         self.sender = LinkSender(ctx.loop, batching_of(config)) if self._udp is None else self._udp.sender
         self.sender.sent.limit_bytes = config.max_queue_bytes
-        self._kept = self._open_kept()
-        self._may_link = not self._kept.goes_on
-        self._connects_later = False
-        self._link_by_ns = ctx.loop.now_ns() + KNOWN_NS
+        self._kept = open_kept(ctx, self.sender, config.max_queue_bytes)
+        self._gate = ctx.kept_state.gate
         self._resumption = LinkResumption(
             ctx, self.sender, self._kept, self._on_begins, by_packet=self._udp is not None
         )
@@ -135,52 +132,11 @@ class PeerPortal(LinkHost):
         self._shell.egress.is_operational = False
         self._shell.start(self)
         ctx.on_drain = self._on_drain
-        if self._may_link:
-            self._begin_linking()
-        else:
+        if not self._gate.is_open:
             self.core.assume_routes()
-            self._shell.on_forwards_again = self._link_when_known
-
-    def _open_kept(self) -> KeptLink:
-        """Open what the former process has left of the link; clean where something of it is missing or broken."""
-        ctx, kept, sender = self._ctx, KeptLink(self._ctx.kept_state.rows), self.sender
-        log = LinkLog.open(ctx.kept_state, self._config.max_queue_bytes, sender.header_bytes)
-        why = "" if log is not None and log.goes_on else "the log of the link is missing"
-        try:
-            if log is not None and kept.goes_on and not why:
-                sender.keep_in(log, kept.companion, self._on_log_lost)
-                return kept
-        except DecodeError as e:
-            why = str(e)
-        if kept.goes_on:
-            ctx.log.info(LogEvent.WORKER_STARTS_CLEAN, extra={"worker": ctx.name, "reason": why, "sockets": 0})
-            kept.begin_anew()
-        if log is not None:
-            sender.keep_in(log, b"", self._on_log_lost)
-        else:
-            kept.forget()
-        return kept
-
-    def _on_log_lost(self) -> None:
-        """The link begins anew with the next process: nothing of it can be kept any more."""
-        self._kept.forget()
-        reason = "no shared memory for the data of the link"
-        self._ctx.log.warning(LogEvent.STATE_NOT_KEPT, extra={"worker": self._ctx.name, "reason": reason})
-
-    def _link_when_known(self) -> None:
-        """Make the link when siblings have what they had of it, both ways: else its data would find nobody."""
-        loop = self._ctx.loop
-        if not self._shell.has_proxies_again() and loop.now_ns() < self._link_by_ns:
-            loop.call_later(LOOK_NS, self._link_when_known)
-            return
-        self._may_link = True
-        self._begin_linking()
-
-    def _begin_linking(self) -> None:
+            self._shell.on_forwards_again = partial(open_when_known, ctx.loop, self._shell, self._gate)
         if isinstance(self._connector, Acceptor):
-            self._connector.start()
-        elif self._connects_later:
-            self._connector.connect()
+            self._gate.when_open(self._connector.start)
 
     def addresses(self) -> set[str]:
         """The local addresses of the link: the configured interface, and the one that the connection has."""
@@ -295,10 +251,7 @@ class PeerPortal(LinkHost):
                 self._shell.egress.is_operational = is_up
             case do.ConnectToCompanion():
                 assert isinstance(self._connector, Initiator)
-                if self._may_link:
-                    self._connector.connect()
-                else:
-                    self._connects_later = True
+                self._gate.when_open(self._connector.connect)
             case _:
                 if (connection := self._connections.get(effect.connection)) is not None:
                     self._change_connection(connection, effect)

@@ -79,7 +79,10 @@ class LinkLog:
         self._log.set_mark(position)
 
     def note(self, data: bytearray, cuts: Sequence[int], *, begins: bool) -> bool:
-        """Log data before it leaves; False: there is no room. `cuts` as those of `for_link`; `begins`: in a new packet."""
+        """Log data before it leaves; False: there is no room.
+
+        `cuts`: as those of `for_link`; `begins`: in a new packet.
+        """
         if self._header:
             return self._note_packets(data, cuts, begins=begins)
         view, begin = memoryview(data), 0
@@ -137,10 +140,10 @@ class LinkLog:
         batch, ends = bytearray(), list[int]()
         for record in records:
             is_end = bool(record.size) and record.payload == _END
-            if batch and (is_end or len(batch) >= _PART_BYTES):
-                if is_end or not self._header or record.paid[0]:
-                    yield batch, ends
-                    batch, ends = bytearray(), []
+            goes_on = not record.size and not record.paid[0]
+            if batch and (is_end or (len(batch) >= _PART_BYTES and not goes_on)):
+                yield batch, ends
+                batch, ends = bytearray(), []
             if is_end:
                 yield _end_of(record)
             elif record.size:

@@ -15,8 +15,8 @@ from dro.clock import ms
 from dro.log.events import LogEvent
 from dro.proto.peerlink.resume import Progress, ProgressKind, ReceivedData, progress
 from dro.timers import Timer
-from portals.peer.kept_link import KeptLink
 from portals.peer.stream.connection import PeerConnection
+from portals.peer.stream.kept_link import KeptLink
 from portals.peer.stream.sender import LinkSender
 
 CONFIRM_NS: Final = ms(50)
@@ -41,8 +41,10 @@ class LinkResumption:
         *,
         by_packet: bool,
     ) -> None:
-        """`kept`: what the former process has left; `on_begins`: the companion's data goes on, and lacks so much of what
-        came before."""
+        """`kept`: what the former process has left.
+
+        `on_begins`: the companion's data goes on, and lacks so much of what came before.
+        """
         self.is_offered = True
         """False once the companion has miscounted: links begin anew then, as with one that confirms nothing."""
         self._ctx = ctx
