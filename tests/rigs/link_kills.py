@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 from dro.loop import Loop
@@ -79,8 +80,10 @@ def kill_peers(
             load.until(lambda: load.has_come() or time.monotonic() >= end_s, sends=False)
         result = load.result(kills, pauses, ())
         for begin, (sender, source, receiver) in zip(load.first, load.ways, strict=True):
-            if missing := sorted(set(range(begin, sender.sent(source))).difference(receiver.got(source))):
-                result.log += (f"{source.topic!r}: {len(missing)} missing, {missing[0]} to {missing[-1]}",)
+            missing = sorted(set(range(begin, sender.sent(source))).difference(receiver.got(source)))
+            starts = [number for before, number in pairwise([-1, *missing]) if number != before + 1 or before < 0]
+            if missing:
+                result.log += (f"{source.topic!r}: {len(missing)} missing, from {starts[:9]} on",)
         for dro in PAIR:
             with books_of(pair.processes[dro].pid, 2) as books:
                 wait_until(lambda books=books: drained(books), f"books of {dro}")  # type: ignore[misc]
