@@ -156,8 +156,11 @@ class HeardSources:
             workers.add(worker)
         else:
             workers.remove(worker)
-        getting = (worker for worker in workers if self._gets(worker, handle))  # not who is about to be stopped
-        self._ask(ChangeForwarding(handle, tuple(sorted(getting))))
+        self._ask(ChangeForwarding(handle, self.getting(handle)))
+
+    def getting(self, handle: int) -> tuple[int, ...]:
+        """List the siblings that get the fragments of a source, but for those that are about to be stopped."""
+        return tuple(sorted(worker for worker in self._forward[handle] if self._gets(worker, handle)))
 
     def _gets(self, worker: int, handle: int) -> bool:
         """Say whether the sibling wants the source, or an incarnation of it that is down did."""

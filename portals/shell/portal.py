@@ -278,7 +278,8 @@ class PortalShell:
         join_info: bytes = b"",
     ) -> None:
         handle = self.core.own.add(source.otid, source.topic, domain_id, hop_count, cost, pass_through, join_info)
-        source.user = self.entries[handle] = ForwardEntry(handle, source)
+        source.user = self.entries[handle] = entry = ForwardEntry(handle, source)
+        entry.want(self.core.own.getting(handle))  # at once: its data may follow in this turn
         self.act_soon()
 
     def move_source(self, before: BoundSource[ForwardEntry], now: BoundSource[ForwardEntry]) -> None:

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 
 from dro.loop import Loop
@@ -35,6 +34,15 @@ def _age_s(pid: int) -> float:
     with contextlib.suppress(OSError):
         return time.clock_gettime(time.CLOCK_BOOTTIME) - start_time_of(pid) / os.sysconf("SC_CLK_TCK")
     return 0.0
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Join numbers that follow each other: the first and the last of each run."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        begin = found.pop()[0] if found and found[-1][1] == number - 1 else number
+        found.append((begin, number))
+    return found
 
 
 def kill_peers(
@@ -81,9 +89,8 @@ def kill_peers(
         result = load.result(kills, pauses, ())
         for begin, (sender, source, receiver) in zip(load.first, load.ways, strict=True):
             missing = sorted(set(range(begin, sender.sent(source))).difference(receiver.got(source)))
-            starts = [number for before, number in pairwise([-1, *missing]) if number != before + 1 or before < 0]
-            if missing:
-                result.log += (f"{source.topic!r}: {len(missing)} missing, from {starts[:9]} on",)
+            if holes := _ranges(missing):
+                result.log += (f"{source.topic!r}: {len(missing)} missing: {holes[:9]}",)
         for dro in PAIR:
             with books_of(pair.processes[dro].pid, 2) as books:
                 wait_until(lambda books=books: drained(books), f"books of {dro}")  # type: ignore[misc]

@@ -321,7 +321,6 @@ class PeerPortal(LinkHost):
 
     def _on_begins(self, lacking: int) -> None:
         """Go on with the companion's data; so much of what came over connections before is missing."""
-        self._shell.engine.act_on_all()  # siblings get what they had of the sources that were told
         if self._udp is not None:
             self._udp.on_resumed(is_whole=not lacking)
 
