@@ -75,7 +75,7 @@ class Exchange:
         for offer in self.siblings.offers_before(worker, incarnation):
             proxy = None if offer is None else self.sources.by_otid.get(offer.source.otid)
             is_fed = offer is not None and proxy is not None and proxy.feeder == offer.key
-            yield KnownSource(offer.source) if offer and is_fed and offer.source.join_info else None
+            yield KnownSource(offer.source) if offer and is_fed else None
         yield KnownSourcesSent()
         if self.me < min((other for other in self.siblings.up if other != worker), default=MAX_WORKER):
             for known in self.siblings.interest_before(worker, incarnation):

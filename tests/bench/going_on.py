@@ -6,19 +6,33 @@ import argparse
 import random
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
+from tests.bench.links import KINDS
 from tests.rigs.going_on import kill_portals
+from tests.rigs.link_kills import kill_peers
 
 PER_DRO = 100
 
 
+def show(what: str, pauses_ms: Iterable[float], messages: int) -> None:
+    pauses = sorted(pauses_ms)
+    print(
+        f"{what}: {len(pauses)} kills, {messages} messages; pause median {pauses[len(pauses) // 2]:.0f}, "
+        f"p90 {pauses[len(pauses) * 9 // 10]:.0f}, most {pauses[-1]:.0f} ms",
+        flush=True,
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="going_on", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="of each transport of the sources (default 100)")
+    parser.add_argument("--kills", type=int, default=100, help="of each transport and kind of link (default 100)")
+    parser.add_argument("--links", nargs="*", default=["TCP", "UDP+TLS+LZ4"], choices=list(KINDS))
+    parser.add_argument("--transports", nargs="*", default=["lbtrm", "tcp"], choices=["lbtrm", "tcp"])
     arguments = parser.parse_args()
     problems: list[str] = []
-    for transport in ("lbtrm", "tcp"):
+    for transport in arguments.transports:
         pauses: list[float] = []
         messages = 0
         while len(pauses) < arguments.kills:
@@ -28,11 +42,14 @@ def main() -> int:
             pauses += outcome.pauses_ms
             messages += outcome.messages
             problems += outcome.problems
-        pauses.sort()
-        print(
-            f"{transport}: {len(pauses)} kills, {messages} messages; pause median {pauses[len(pauses) // 2]:.0f}, "
-            f"p90 {pauses[len(pauses) * 9 // 10]:.0f}, most {pauses[-1]:.0f} ms"
-        )
+        show(transport, pauses, messages)
+    for kind in arguments.links:
+        with tempfile.TemporaryDirectory(prefix="dro-going-on-") as name:
+            result = kill_peers(Path(name), kind, arguments.kills, random.Random())
+        show(f"peer link by {kind}", result.pauses_ms, result.sent)
+        counts = result.lost, result.doubled, result.disordered
+        if any(counts) or result.log:
+            problems += [f"{kind}: %d lost, %d doubled, %d out of order" % counts, *result.log]
     print("\n".join(problems) or "nothing lost, doubled or out of order")
     return 1 if problems else 0
 

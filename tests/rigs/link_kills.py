@@ -95,7 +95,9 @@ def kill_peers(
             with books_of(pair.processes[dro].pid, 2) as books:
                 wait_until(lambda books=books: drained(books), f"books of {dro}")  # type: ignore[misc]
                 drops = {(worker, why): count for worker in (1, 2) for why, count in books.dropped(worker).items()}
-                result.log += tuple(f"{dro}: {key} {count}" for key, count in drops.items() if count)
+                result.log += tuple(
+                    f"{dro}: {key} {count}" for key, count in drops.items() if count and key[1] != "duplicate"
+                )
                 sent, taken = books.total(Slot.SENT), sum(pair.accounted for pair in books.pairs())
                 if sent + sum(drops.values()) - sum(pair.refused for pair in books.pairs()) != taken:
                     result.log += (f"{dro}: {sent} sent, {taken} accounted for, dropped {drops}",)

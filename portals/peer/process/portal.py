@@ -59,8 +59,6 @@ from portals.shell.matchers import Matchers
 from portals.shell.portal import PortalShell
 from portals.shell.quiescence import SenderQuiescence
 
-JOINED: Final = b"link"
-"""How a source is joined: siblings give it back with its handle, and the companion tells it by itself."""
 STOP_GRACE_NS: Final = ms(200)
 """How long a stopping portal waits for the companion to take what was said last."""
 
@@ -355,14 +353,14 @@ class PeerPortal(LinkHost):
                 )
                 receiver.sources[record.srcidx] = bound
                 if before is None:
-                    self._shell.add_source(bound, record.domain_id, hop_count, cost, record.options, JOINED)
+                    self._shell.add_source(bound, record.domain_id, hop_count, cost, record.options)
                 else:
                     self._shell.move_source(self._pop(*before), bound)
-                    self._shell.change_source(bound, hop_count, cost, record.options, JOINED)
+                    self._shell.change_source(bound, hop_count, cost, record.options)
                 if self._udp is not None:
                     self._udp.on_source(record.srcidx)
             case do.ChangeSource(record=record, hop_count=hop_count, cost=cost):
-                self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options, JOINED)
+                self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options)
             case do.RemoveSource(connection=connection, number=number):
                 self._shell.remove_source(self._pop(connection, number))
 
