@@ -123,11 +123,14 @@ class LinkSender:
 
     def _note(self, write: Callable[[LinkLog], bool]) -> None:
         """Log something of what is sent to a companion that confirms data."""
-        log = self._log
-        if log is not None and not write(log):
-            self._log = self._kept_log = None
-            self.sent.is_logged = False
-            self._on_log_lost()
+        if self._log is not None and not write(self._log):
+            self._lose_log()
+
+    def _lose_log(self) -> None:
+        """Keep what is sent from now on in this process alone."""
+        self._log = self._kept_log = None
+        self.sent.is_logged = False
+        self._on_log_lost()
 
     @property
     def resumes(self) -> bool:
@@ -265,8 +268,8 @@ class LinkSender:
         fragments, nbytes = table.total()
         held, most = self.held_bytes, self.most_bytes
         data, cuts, counts = for_link(buffer, table, self.topics, held, most, self.header_bytes)
-        if self._log is not None:
-            self._note(lambda log: log.note(data, cuts, begins=not held))
+        if self._log is not None and not self._log.note(data, cuts, begins=not held):
+            self._lose_log()
         self._put(data, cuts, [*counts, fragments])
         self.counters.msgs_sent += fragments
         self.counters.bytes_sent += nbytes
