@@ -31,9 +31,8 @@ BOTH_OF = 5
 
 def _age_s(pid: int) -> float:
     """Return how long a process has been there; 0 when it is not."""
-    with contextlib.suppress(OSError):
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - start_time_of(pid) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+    began = start_time_of(pid)
+    return 0.0 if began is None else time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -68,11 +67,13 @@ def kill_peers(
             load.run(0.1 * chance.random())
             victims = list(PEERS) if not chance.randrange(BOTH_OF) else [chance.choice(PEERS)]
             victims += [(name[0], name) for name in others and [chance.choice(others)]]
-            load.until(
-                lambda victims=victims: all(name in workers_of(pair.processes[dro].pid) for dro, name in victims)
-            )  # type: ignore[misc]
-            pids = [workers_of(pair.processes[dro].pid)[name] for dro, name in victims]
-            load.until(lambda pids=pids: min(map(_age_s, pids)) > LIFE_S)  # type: ignore[misc]
+            pids: list[int] = []
+
+            def have_lived(victims: list[tuple[str, str]] = victims, pids: list[int] = pids) -> bool:
+                pids[:] = [workers_of(pair.processes[dro].pid).get(name, 0) for dro, name in victims]
+                return all(pid and _age_s(pid) > LIFE_S for pid in pids)
+
+            load.until(have_lived)
             load.pause_ns = 0
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -98,7 +99,7 @@ def kill_peers(
                 result.log += tuple(
                     f"{dro}: {key} {count}" for key, count in drops.items() if count and key[1] != "duplicate"
                 )
-                sent, taken = books.total(Slot.SENT), sum(pair.accounted for pair in books.pairs())
-                if sent + sum(drops.values()) - sum(pair.refused for pair in books.pairs()) != taken:
-                    result.log += (f"{dro}: {sent} sent, {taken} accounted for, dropped {drops}",)
+                out, taken = books.total(Slot.SENT), sum(pair.accounted for pair in books.pairs())
+                if out + sum(drops.values()) - sum(pair.refused for pair in books.pairs()) != taken:
+                    result.log += (f"{dro}: {out} sent, {taken} accounted for, dropped {drops}",)
         return result
