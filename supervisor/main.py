@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 def main(argv: "Sequence[str] | None" = None) -> int:
     """The exit status."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    given = sys.argv[1:] if argv is None else argv
+    if len(given) > 1 and given[0] in ("--take-over", "--upgrade-check") and given[1].isdecimal():
+        from supervisor.start.take_over import check, take_over
+
+        fd = int(given[1])
+        return take_over(fd) if given[0] == "--take-over" else check(fd)  # signals wait until the DRO is taken over
     from dro.standard_streams import open_standard_streams
     from supervisor.host.early_signals import EarlySignals
 
@@ -23,7 +29,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     try:
         from supervisor.start.command_line import command
 
-        return command(sys.argv[1:] if argv is None else argv, signals)
+        return command(given, signals)
     finally:
         signals.undo()
 

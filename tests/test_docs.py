@@ -36,6 +36,7 @@ COMMANDS = {
         tnwgdctl portal add, tnwgdctl portal remove""",
     "watch.md": """tnwgd-top, tnwgdctl status, tnwgdctl portals, tnwgdctl topics, tnwgdctl sources, tnwgdctl interest,
         tnwgdctl proxies, tnwgdctl blocked, tnwgdctl losses, tnwgdctl routes, tnwgdctl explain""",
+    "upgrade.md": "tnwgdctl upgrade",
     "lbmrd.md": "lbmrd",
     "umsrs.md": "umsrs",
     "peer-links.md": "tnwgdctl peers, tnwgdctl topology, tnwgdctl path, tnwgdctl recalculate",

@@ -141,6 +141,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "dro.config.report", "portals.datapath", "portals.decisions", "supervisor.host", "supervisor.admin",
         "supervisor.samples", "supervisor.parent", "supervisor.reload",
     ),
+    "supervisor.upgrade": (
+        *FLOOR, "dro.bus", "dro.config.dro_xml", "portals.decisions", "supervisor.host", "supervisor.admin",
+        "supervisor.parent", "supervisor.reload",
+    ),
     "supervisor.resolvers": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.resolvers",
         "dro.proto.lbmrd", "dro.proto.srs", "dro.transport", "supervisor.host", "supervisor.parent",
@@ -167,7 +171,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.start": (
         *FLOOR, "dro.config.reading", "dro.config.dro_xml", "dro.config.lint", "dro.config.report", "dro.transport",
         "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.commands",
-        "supervisor.tools.init", "supervisor.tools.simulate",
+        "supervisor.upgrade", "supervisor.tools.init", "supervisor.tools.simulate",
     ),
     "analytics": (),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import IntEnum
 from functools import cache
+from hashlib import sha256
 from operator import attrgetter
 from typing import (
     Any,
@@ -189,6 +190,18 @@ def from_json(kind: type[M], value: object, where: str = "") -> M:
     return record
 
 
+def _fields_of(hint: Any) -> object:  # noqa: ANN401 - a type annotation of any form
+    """Describe how values of an annotation travel, down to plain types."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        hints = get_type_hints(hint)
+        return [(field.name, _fields_of(hints[field.name])) for field in fields(hint)]
+    if args := get_args(hint):
+        return [str(get_origin(hint)), *map(_fields_of, args)]
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return [(member.name, int(member)) for member in hint]
+    return getattr(hint, "__name__", str(hint))
+
+
 NO_FORMS: Final[Mapping[Any, Form[Any, Any]]] = types.MappingProxyType({})
 
 
@@ -201,6 +214,11 @@ class Codec(Generic[M]):
         self._tags: dict[type[M], int] = {kind: tag for tag, kind in kinds.items()}
         if len(self._tags) != len(kinds):
             raise TypeError("a message has two tags")
+
+    def layout(self) -> str:
+        """Describe tags and fields in one word: two codecs with the same one read what the other has written."""
+        kinds = {tag: _fields_of(layout.kind) for tag, layout in sorted(self._layouts.items())}
+        return sha256(repr(kinds).encode()).hexdigest()[:16]
 
     def encode(self, message: M) -> bytes:
         """Encode a message. Raises: LocalProtocolError if it is not of this union or a field is not what it claims."""

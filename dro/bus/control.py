@@ -122,6 +122,14 @@ class ControlSocket(Generic[Out, In]):
                 self._loop.remove_writer(self._sock)
             self._sock.close()
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits here to be sent."""
+        return not self._waiting
+
     def close_inherited(self) -> None:
         """Close the descriptor in a forked child, whose loop is not this one."""
         self._sock.close()

@@ -31,15 +31,18 @@ class _Header(NamedTuple):
 class KeptBytes:
     """Made by the parent; `put` and `get` by the worker of the moment."""
 
-    def __init__(self) -> None:
-        """Raises: ResourceError."""
+    def __init__(self, fd: int = -1) -> None:
+        """`fd`: of such memory that is there. Raises: ResourceError."""
         try:
-            self._fd = os.memfd_create("dro-kept")
+            self._fd = fd if fd >= 0 else os.memfd_create("dro-kept")
         except OSError as e:
             what = f"cannot make memory for a worker's successor: {e.strerror}"
             raise ResourceError(what, remedy=remedy_of(e.errno)) from e
         self.close = weakref.finalize(self, os.close, self._fd)
         """Closes this process's hold on it."""
+
+    def fileno(self) -> int:
+        return self._fd
 
     def put(self, data: bytes) -> None:
         """Replace what is there. Raises: OSError when there is no memory for it; what is there stays."""

@@ -181,6 +181,24 @@ class SocketKeeper:
     def __len__(self) -> int:
         return len(self._fds)
 
+    @property
+    def by_name(self) -> Mapping[bytes, int]:
+        """The descriptors of the duplicates."""
+        return self._fds
+
+    @property
+    def end_fd(self) -> int:
+        """The descriptor of this side of the pair; -1 without a process."""
+        return self._end.fileno() if self._end is not None else -1
+
+    def adopt(self, by_name: Mapping[bytes, int], end_fd: int) -> None:
+        """Hold what another program has held in this process."""
+        self._fds.update(by_name)
+        if end_fd >= 0:
+            self._end = socket.socket(fileno=end_fd)
+            self._end.setblocking(False)
+            self._loop.add_reader(self._end, self._take)
+
     def attach(self) -> SocketsAtFork:
         """Make the pair for the next life, whose end is to be closed here after the fork. Raises: OSError."""
         mine, theirs = control_pair()

@@ -164,6 +164,12 @@ class LogEvent(StrEnum):
     # processes
     DRO_CANNOT_START = "DRO cannot start", _CRITICAL, "reason remedy *", "Gwd-11041-1"
     WORKER_CANNOT_RUN = "worker cannot run", _CRITICAL, "reason remedy", "Gwd-11041-2"
+    UPGRADE_BEGINS = "upgrade begins", _INFO, "former version can_go_back"
+    UPGRADE_DONE = "upgrade is done", _INFO, "version"
+    UPGRADE_REFUSED = "upgrade is refused, nothing has changed", _ERROR, "reason remedy"
+    UPGRADE_GOES_BACK = "upgrade goes back to the former version", _ERROR, "version reason"
+    UPGRADE_FAILED = "upgrade has failed", _ERROR, "version reason remedy"
+    DRO_TAKEN_OVER = "DRO is taken over", _INFO, "dro version former"
     WORKER_STARTED = "worker started", _INFO, "worker incarnation pid *"
     WORKER_READY = "worker ready", _INFO, "worker incarnation"
     WORKER_ENDED = "worker ended", None, "worker *"

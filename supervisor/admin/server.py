@@ -176,6 +176,16 @@ class AdminServer:
         self._listener, self._path = listener, path
         self.loop.add_reader(listener, self._accept)
 
+    def fileno(self) -> int:
+        """The descriptor of the listening socket; -1 without one."""
+        return self._listener.fileno() if self._listener is not None else -1
+
+    def adopt(self, path: Path, fd: int) -> None:
+        """Listen where another program in this process did."""
+        self._listener, self._path = socket.socket(fileno=fd), path
+        self._listener.setblocking(False)
+        self.loop.add_reader(self._listener, self._accept)
+
     def close(self) -> None:
         """Drop everybody and remove the socket; idempotent."""
         for client in list(self._clients):

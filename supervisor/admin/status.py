@@ -37,6 +37,7 @@ class WorkerStatus:
     last_death: str  # how its last life ended; empty when it still has its first
     operation: str = ""  # what an operator has ordered and is not done
     trouble: str = ""  # why it is degraded
+    version: str = ""  # of its program; empty when it is not running
 
     @property
     def is_portal(self) -> bool:
@@ -163,6 +164,18 @@ class OperationResult:
     portal: str
     state: str
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeState:
+    """How the upgrade that is under way goes, or how the last one ended."""
+
+    is_under_way: bool = False
+    former: str = ""  # version before; empty when there was no upgrade
+    version: str = ""  # that the DRO goes to while it is under way, then that it has
+    problem: str = ""  # why it has gone back, or goes back
+    remedy: str = ""
+    left: int = 0  # processes that are still to be replaced
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 
 from dro.bus.codec import Record
+from dro.clock import NS_PER_S
 from dro.config.dro_xml.model import DroConfig
 from dro.config.reading.problems import Warn
 from dro.log.handler import counted
@@ -25,7 +25,7 @@ from supervisor.parent.parent import Parent
 from supervisor.reload.requests import Reload
 
 
-def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatus:
+def _status(parent: Parent[DroConfig], version: str) -> DroStatus:
     """Collect what the parent knows about itself and its workers."""
     configuration = parent.configuration
     return DroStatus(
@@ -33,7 +33,7 @@ def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatu
         version=version,
         node_id=str(parent.node_id),
         pid=os.getpid(),
-        uptime_s=round(time.monotonic() - began_s, 3),
+        uptime_s=round((parent.loop.now_ns() - parent.began_ns) / NS_PER_S, 3),
         config_file=configuration.current.file,
         config_loaded=round(configuration.loaded_s, 3),
         is_running=parent.is_running,
@@ -53,7 +53,6 @@ def _status(parent: Parent[DroConfig], version: str, began_s: float) -> DroStatu
 
 def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reload:
     """Everything that an operator may ask this DRO; the result also takes its signals."""
-    began_s = time.monotonic()
 
     def add_look(command: str, look: Callable[[], Record]) -> None:
         def answer(arguments: Arguments, reply: Reply) -> None:
@@ -63,7 +62,7 @@ def serve_commands(parent: Parent[DroConfig], version: str, warn: Warn) -> Reloa
         parent.admin.add(command, answer, looks=True)
 
     def status() -> DroStatus:
-        return _status(parent, version, began_s)
+        return _status(parent, version)
 
     add_look("status", status)
     FileKeeper(parent, logging.getLogger("dro"))

@@ -47,6 +47,9 @@ class PidFile:
         self.path = path
         self._fd = fd
 
+    def fileno(self) -> int:
+        return self._fd
+
     def give_to(self, uid: int, gid: int) -> None:
         """Make another user the owner. Raises: OSError."""
         os.fchown(self._fd, uid, gid)

@@ -10,7 +10,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,8 +70,19 @@ class HostResources:
         self._pid_file: PidFile | None = None
         self.locks = InstanceLocks(log)
 
+    @property
+    def pid_file(self) -> PidFile | None:
+        return self._pid_file
+
+    def adopt(self, run_dirs: RunDirs, pid_file: PidFile | None, claims: Collection[int]) -> None:
+        """Have what another program in this process had acquired."""
+        self._run_dirs, self._pid_file = run_dirs, pid_file
+        self.locks.adopt(claims)
+
     def acquire(self, is_cancelled: Callable[[], bool]) -> RunDirs | None:
         """Make it all ours; None when `is_cancelled` while it waits. Raises: ResourceError, leaving nothing behind."""
+        if self._run_dirs is not None:
+            return self._run_dirs
         try:
             raise_file_limit(_FILES + _FILES_PER_WORKER * self._plan.workers)
             plan = self._plan

@@ -117,6 +117,15 @@ class InstanceLocks:
             if tries == _FOREIGN_TRIES:
                 self._log.warning(LogEvent.FOREIGN_CLAIM, extra={"claim": claim.what})
 
+    def filenos(self) -> list[int]:
+        return [sock.fileno() for sock in self._sockets]
+
+    def adopt(self, fds: Collection[int]) -> None:
+        """Have the claims that another program in this process had."""
+        for fd in fds:
+            self._sockets.append(socket.socket(fileno=fd))
+            self._sockets[-1].setblocking(False)
+
     def serve(self, loop: Loop) -> None:
         """Answer who asks for the holder."""
         for sock in self._sockets:

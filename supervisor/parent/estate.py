@@ -20,9 +20,14 @@ from supervisor.parent.workers import Worker, WorkerState
 class Estate:
     """Made when a worker is prepared, closed when it is taken out."""
 
-    def __init__(self, worker: Worker, directory: Path, loop: Loop, log: logging.Logger, refused: Refused) -> None:
-        """`refused` is told of sockets that cannot be kept. Raises: ResourceError."""
-        self.memory = KeptBytes()
+    def __init__(
+        self, worker: Worker, directory: Path, loop: Loop, log: logging.Logger, refused: Refused, memory_fd: int = -1
+    ) -> None:
+        """`refused` is told of sockets that cannot be kept; `memory_fd`: of memory that is there.
+
+        Raises: ResourceError.
+        """
+        self.memory = KeptBytes(memory_fd)
         self.directory = directory
         self.succession = Succession(is_portal=worker.spec.is_portal)
         self.sockets = SocketKeeper(loop, refused)
@@ -55,6 +60,9 @@ class Estate:
     def on_end(self, status: int) -> None:
         """Note that the process is gone, and let go of what no next life uses."""
         self.sockets.detach()
+        if self._worker.is_tried and self._worker.ready is None:
+            self.succession.take_back()
+            return
         hands_over = self._worker.hands_over
         if self._worker.state in (WorkerState.STOPPING, WorkerState.DRAINING) and not hands_over:
             self.on_order()

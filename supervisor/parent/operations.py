@@ -120,16 +120,18 @@ class Operations:
 
     # what an operator orders; each raises RefusedError, and then nothing has changed
 
-    def restart(self, name: str, done: Done, *, clean: bool = False) -> None:
+    def restart(self, name: str, done: Done, *, clean: bool = False, is_trial: bool = False) -> None:
         """Restart any worker, also the route manager. One that waits for its next start is started now.
 
-        Its next life goes on from this one as far as it can, unless it shall be `clean`.
+        Its next life goes on from this one as far as it can, unless it shall be `clean`. With `is_trial` one that does
+        not start changes nothing of that and is not tried again.
         """
         worker = self._idle(name)
         if worker.is_resting:
             raise RefusedError(f"{name} is {worker.state.value}", remedy="resume it instead")
         operation = self._begin(OperationKind.RESTART, worker, done)
         operation.hands_over = not clean and not self._processes.obstacle(worker)
+        worker.is_tried = is_trial
         if worker.is_alive:
             self._stop(operation)
         else:

@@ -29,7 +29,6 @@ from dro.bus.messages import (
     Drained,
     ForwardsAgain,
     PeerStuck,
-    Ping,
     Pong,
     Ready,
     Reconfigured,
@@ -45,7 +44,7 @@ from dro.bus.messages import (
     WorkerReport,
 )
 from dro.bus.process_name import name_process
-from dro.clock import NS_PER_MS, ms, s
+from dro.clock import NS_PER_MS, ms
 from dro.devices.watch import AddressWatch
 from dro.errors import ResourceError
 from dro.log import setup as logs
@@ -63,14 +62,11 @@ from supervisor.parent.config_in_force import C, ConfigInForce, PartFor, Planner
 from supervisor.parent.forked_task import Failed, ForkedTask, T
 from supervisor.parent.lists import WorkerLists
 from supervisor.parent.operations import STOP_GRACE_MS, STOP_LIMIT_NS, Operations
-from supervisor.parent.processes import WorkerProcesses
+from supervisor.parent.pings import WorkerPings
+from supervisor.parent.processes import FormerProgram, WorkerProcesses
 from supervisor.parent.rollout import Rollout
 from supervisor.parent.workers import Event, Worker, Workers, WorkerState
 
-PING_INTERVAL_NS: Final = s(1)
-SILENT_PINGS: Final = 5  # a worker that leaves that many unanswered is named in the log
-HUNG_PINGS: Final = 30
-"""Intervals without an answer after which it is replaced. While the machine has no time for the parent, none pass."""
 SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to its group
 FAULT_PAUSE_S: Final = 0.05  # after a turn that failed, as the next one may fail as well
 
@@ -98,23 +94,26 @@ class Parent(Generic[C]):
         run_base: Path | None = None,
         shm_base: Path = SHARED_MEMORY,
         resources: HostResources | None = None,
+        former: FormerProgram | None = None,
     ) -> None:
         """`resources`: what the DRO takes of its host, if it is to be more than its directories below the two bases.
 
-        Raises: ConfigError.
+        `former`: the program whose DRO this is; its workers are adopted before `run`, which starts none. Raises:
+        ConfigError.
         """
         self.name = name
-        self.node_id: Final = 1 << 63 | secrets.randbits(63)
-        self.start_s: Final = time.time()
+        self.node_id: Final = former.node_id if former is not None else 1 << 63 | secrets.randbits(63)
+        self.start_s: Final = former.start_s if former is not None else time.time()
         self.failure = ""
         """Why the DRO could not start."""
         self._log = log
         self.loop: Final = Loop()
+        self.began_ns: Final = former.began_ns if former is not None else self.loop.now_ns()
         self._limited: Final = LimitedLogger(log, self.loop.now_ns).event
         self.admin: Final = AdminServer(self.loop, log)
         """Takes commands from operators; add them before `run`."""
         specs = planner(config)
-        self._resources = resources or HostResources(ResourcePlan(name, run_base, shm_base, workers=len(specs)), log)
+        self.resources = resources or HostResources(ResourcePlan(name, run_base, shm_base, workers=len(specs)), log)
         self.workers: Final = Workers(specs)
         self.processes: Final = WorkerProcesses(
             self.workers,
@@ -126,8 +125,8 @@ class Parent(Generic[C]):
             close_inherited=self._close_inherited,
         )
         self._tasks: set[ForkedTask[Any]] = set()
-        self._rollout: Final = Rollout(self.workers, self.loop, self.processes.send)
-        self.configuration: Final = ConfigInForce(self.workers, self._rollout, config, planner, part_for)
+        self.rollout: Final = Rollout(self.workers, self.loop, self.processes.send)
+        self.configuration: Final = ConfigInForce(self.workers, self.rollout, config, planner, part_for)
         self.operations: Final = Operations(
             self.workers, self.processes, self.loop, log, start=self._start, spec_of=self.configuration.spec_of
         )
@@ -136,8 +135,10 @@ class Parent(Generic[C]):
         """The routes of the last calculation, in any life of the route manager."""
         self.routes_avoid: RoutesAvoid | None = None
         """The answer to `Leave`."""
-        self._pings = 0
-        self._started = False
+        self._pings = WorkerPings(
+            self.workers, self.loop, log, self.processes.send, lambda worker: self.kill(LogEvent.WORKER_HUNG, [worker])
+        )
+        self._started = former is not None
         self.is_stopping = False
         self._stop_ns = 0
         self._status = EXIT_OK
@@ -162,13 +163,13 @@ class Parent(Generic[C]):
         self._on_hangup = on_hangup or self._ignore_hangup
         self._take_signals()  # first: whatever is made from here on is removed again
         try:
-            run_dirs = self._resources.acquire(self._has_stop_signal)
+            run_dirs = self.resources.acquire(self._has_stop_signal)
         except ResourceError as e:
             return self._refuse(e.what, e.remedy)
         if run_dirs is None:
             return EXIT_OK
         self.run_dirs = self.processes.run_dirs = run_dirs
-        self._rollout.run_dir = run_dirs.run
+        self.rollout.run_dir = run_dirs.run
         logs.send_events([run_dirs.run / OBSERVERS[w.spec.role] for w in self.workers if not w.spec.is_on_bus])
         try:
             self._set_up()
@@ -182,7 +183,7 @@ class Parent(Generic[C]):
             self.kill(LogEvent.WORKER_KILLED, self.workers)
             self.admin.close()
             logs.send_events([])
-            self._resources.release()
+            self.resources.release()
             for number in STOP_SIGNALS:  # one that comes while the interpreter ends must not change the exit status
                 signal.signal(number, signal.SIG_IGN)
         self._log.info(LogEvent.DRO_STOPPED, extra={"dro": self.name, "status": self._status})
@@ -217,18 +218,19 @@ class Parent(Generic[C]):
 
     def _set_up(self) -> None:
         name_process("tnwgd")
-        self.admin.listen(self.run_dirs.run / SOCKET_NAME)
-        self._resources.locks.serve(self.loop)
-        self.run_dirs.link()
-        for worker in self.workers:
-            self.processes.prepare(worker)
+        self.resources.locks.serve(self.loop)
+        if not self._started:
+            self.admin.listen(self.run_dirs.run / SOCKET_NAME)
+            self.run_dirs.link()
+            for worker in self.workers:
+                self.processes.prepare(worker)
         gc.collect()
         gc.freeze()  # children share these pages for longer
-        for worker in self.workers:
+        for worker in self.workers if not self._started else ():
             if self._has_stop_signal() or self.is_stopping:
                 break  # it is to end before all of it is there
             self._start(worker)
-        self.loop.call_later(PING_INTERVAL_NS, self._ping)
+        self._pings.start()
         with contextlib.suppress(ResourceError):  # the portals say so
             self._watch = AddressWatch(self.loop, self._on_addresses)
 
@@ -268,12 +270,18 @@ class Parent(Generic[C]):
 
     def _close_inherited(self) -> None:
         """Close in a forked child what it inherits, but for what the processes have."""
-        self._resources.locks.close()
+        self.resources.locks.close()
         self.admin.close_inherited()
         if self._watch is not None:
             self._watch.close_inherited()
         for task in self._tasks:
             task.close_inherited()
+
+    @property
+    def is_quiet(self) -> bool:
+        """No forked task is under way, no signal waits, and workers have been told all that there was to tell."""
+        is_done = not self._tasks and not self._signals
+        return is_done and all(w.control.is_idle for w in self.workers if w.control is not None)
 
     # what operators see
 
@@ -315,7 +323,7 @@ class Parent(Generic[C]):
 
     def _start(self, worker: Worker) -> None:
         """Start a waiting worker, now; when that fails it is tried again later, and operations learn of it."""
-        worker.config_serial = self._rollout.serial
+        worker.config_serial = self.rollout.serial
         try:
             self.processes.start(worker)
         except OSError as e:
@@ -336,9 +344,7 @@ class Parent(Generic[C]):
     # reports of workers
 
     def _on_report(self, worker: Worker, report: WorkerReport) -> None:
-        if worker.unanswered > SILENT_PINGS:
-            self._log.info(LogEvent.WORKER_ANSWERS, extra={"worker": worker.name})
-        worker.unanswered = 0
+        self._pings.on_report(worker)
         match report:
             case Ready():
                 self._on_ready(worker, report)
@@ -347,7 +353,7 @@ class Parent(Generic[C]):
             case PeerStuck():
                 self._on_stuck(worker, report)
             case Reconfigured():
-                self._rollout.on_answer(worker, report)
+                self.rollout.on_answer(worker, report)
             case Drained():
                 self.operations.on_drained(worker, report.waiting)
             case Rows():
@@ -372,7 +378,7 @@ class Parent(Generic[C]):
         worker.was_ready = True
         self._log.info(LogEvent.WORKER_READY, extra={"worker": worker.name, "incarnation": worker.incarnation})
         self.processes.announce(worker, ready)
-        self._rollout.on_ready(worker)
+        self.rollout.on_ready(worker)
         self.operations.on_ready(worker)
         self._check_started()
 
@@ -396,28 +402,13 @@ class Parent(Generic[C]):
             self._log.error(LogEvent.WORKER_STUCK, extra=extra)
             self.processes.kill(stuck)
 
-    def _ping(self) -> None:
-        self.loop.call_later(PING_INTERVAL_NS, self._ping)
-        logs.tick()
-        self._pings += 1
-        for worker in self.workers:
-            if worker.state not in (WorkerState.READY, WorkerState.DRAINING):
-                continue
-            worker.unanswered += 1
-            if worker.unanswered <= SILENT_PINGS:
-                self.processes.send(worker, Ping(self._pings))
-            elif worker.unanswered == SILENT_PINGS + 1:
-                self._log.warning(LogEvent.WORKER_SILENT, extra={"worker": worker.name})
-            elif worker.unanswered == HUNG_PINGS:
-                self.kill(LogEvent.WORKER_HUNG, [worker])
-
     # the end of a worker
 
     def _on_end(self, worker: Worker, status: int) -> None:
         clean = status == 0
         extra = {"worker": worker.name, "incarnation": worker.incarnation, "cause": worker.last_death}
         self._log.log(logging.INFO if clean else logging.ERROR, LogEvent.WORKER_ENDED, extra=extra)
-        self._rollout.on_end(worker)
+        self.rollout.on_end(worker)
         self._lists.on_end(worker)
         if self.is_stopping:
             worker.move(Event.OVER)
@@ -427,6 +418,8 @@ class Parent(Generic[C]):
             self._check_started()
             return
         worker.move(Event.AGAIN)
+        if worker.is_tried and worker.ready is None:
+            return
         if worker.failure is not None and not self._started and worker.spec.is_on_bus:
             failure = worker.failure
             self._status = self._refuse(failure.reason, failure.remedy, worker=worker.name)

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from dro.bus.actor import EXIT_BUG, WorkerIdentity, run_worker
@@ -40,6 +41,15 @@ from supervisor.parent.workers import Event, Worker, Workers, WorkerState
 CLOSED_LIMIT_NS: Final = s(1)  # a worker that closed its control socket is as good as gone
 
 
+@dataclass(frozen=True, slots=True)
+class FormerProgram:
+    """What stays of a DRO when another program takes it over in its process."""
+
+    node_id: int
+    start_s: float  # seconds since the epoch
+    began_ns: int  # the same by the clock of loops
+
+
 class WorkerProcesses:
     """Owns every process, process descriptor and control socket."""
 
@@ -58,14 +68,20 @@ class WorkerProcesses:
         self._workers, self._loop, self._log = workers, loop, log
         self._node_id = node_id
         self._on_report, self._on_end, self._close_inherited = on_report, on_end, close_inherited
-        self._incarnations = 0
+        self.incarnations = 0
+        """How many lives there were, of all workers."""
+        self.program, self.version = 0, ""
+        """Which of the programs that this process has been forks workers now: the first is 0, those after it count."""
         self._limited = LimitedLogger(log, loop.now_ns).event
         self._estates: dict[int, Estate] = {}
         self.run_dirs: RunDirs
 
     # the beginning
 
-    def prepare(self, worker: Worker) -> None:
+    def estate_of(self, worker: Worker) -> Estate:
+        return self._estates[worker.index]
+
+    def prepare(self, worker: Worker, memory_fd: int = -1) -> None:
         """Make its counter page, unless another one had its index before, and its estate. Raises: ResourceError."""
         page = self.run_dirs.counters(worker.index)
         if not page.exists():
@@ -79,13 +95,13 @@ class WorkerProcesses:
             self._limited(LogEvent.SOCKET_NOT_KEPT, extra=extra, key=(worker.index, why))
 
         directory = self.run_dirs.kept(worker.index)
-        self._estates[worker.index] = Estate(worker, directory, self._loop, self._log, refused)
+        self._estates[worker.index] = Estate(worker, directory, self._loop, self._log, refused, memory_fd)
 
     def start(self, worker: Worker) -> None:
         """Fork the next life of a waiting worker. Raises: OSError; the worker is waiting then, as before."""
         worker.cancel_restart()
-        self._incarnations += 1
-        worker.incarnation = self._incarnations
+        self.incarnations += 1
+        worker.incarnation = self.incarnations
         worker.ready = worker.failure = None
         worker.trouble = ""
         worker.is_announced = worker.hands_over = False
@@ -96,18 +112,23 @@ class WorkerProcesses:
         self._estates[worker.index].on_start()
         worker.move(Event.FORKED)
         worker.starts += 1
+        worker.program, worker.version = self.program, self.version
+        self.watch(worker, mine)
+        extra = {"worker": worker.name, "pid": worker.pid, "incarnation": worker.incarnation}
+        self._log.info(LogEvent.WORKER_STARTED, extra=extra)
+
+    def watch(self, worker: Worker, control: socket.socket) -> None:
+        """Hear what a process says, and of its end."""
         self._loop.add_reader(worker.pidfd, lambda: self._on_exit(worker))
         incarnation = worker.incarnation
         worker.control = ControlSocket[ParentMessage, WorkerReport](
             self._loop,
-            mine,
+            control,
             PARENT_MESSAGES,
             WORKER_REPORTS,
             lambda report: self._on_report(worker, report),
             lambda: self._on_closed(worker, incarnation),
         )
-        extra = {"worker": worker.name, "pid": worker.pid, "incarnation": incarnation}
-        self._log.info(LogEvent.WORKER_STARTED, extra=extra)
 
     def _fork(self, worker: Worker) -> tuple[socket.socket, int, int]:
         """Fork a child; its control socket, process id and descriptor. Raises: OSError, leaving nothing behind."""
@@ -183,6 +204,7 @@ class WorkerProcesses:
     def announce(self, worker: Worker, ready: Ready) -> None:
         """Announce a worker: it and its siblings may talk from now on."""
         worker.ready = ready
+        worker.is_tried = False
         self._estates[worker.index].succession.on_ready()
         worker.is_announced = worker.spec.is_on_bus
         siblings = list(self._workers.working_siblings(worker))

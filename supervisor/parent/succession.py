@@ -7,7 +7,19 @@ be in what it went on from.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from supervisor.parent.backoff import LONG_LIFE_NS
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessionRecord:
+    """What is known of the lives of a worker, for another program in this process."""
+
+    obstacle: str
+    has_lost_files: bool
+    started_ns: int
+    went_on: bool
 
 
 class Succession:
@@ -20,6 +32,16 @@ class Succession:
         self._part: object = None
         self._started_ns = 0
         self._went_on = False
+        self._before: tuple[SuccessionRecord, object] = self.record(), None
+
+    def record(self) -> SuccessionRecord:
+        return SuccessionRecord(self._obstacle, self._has_lost_files, self._started_ns, self._went_on)
+
+    def adopt(self, known: SuccessionRecord, part: object) -> None:
+        """Go on from what another program knew. `part`: what that one called the part of the life that runs."""
+        self._obstacle = known.obstacle
+        self._has_lost_files = self._has_lost_files or known.has_lost_files
+        self._started_ns, self._went_on, self._part = known.started_ns, known.went_on, part
 
     def obstacle(self, part: object) -> str:
         """Return why a life with this part of the configuration starts clean; empty when it goes on."""
@@ -31,10 +53,15 @@ class Succession:
 
     def on_start(self, now_ns: int, part: object) -> None:
         """Note that a process was forked, with that part of the configuration."""
+        self._before = self.record(), self._part
         self._went_on = not self.obstacle(part)
         self._started_ns, self._part = now_ns, part
         self._obstacle = "its start failed"
         self._has_lost_files = False
+
+    def take_back(self) -> None:
+        """Forget the last life, as if it had not been."""
+        self.adopt(*self._before)
 
     def on_ready(self) -> None:
         self._obstacle = "" if self._is_portal else "it is no portal"

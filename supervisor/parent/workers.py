@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -110,10 +110,13 @@ class Worker:
     was_ready: bool = False  # in any life
     unanswered: int = 0  # pings since its last report
     starts: int = 0
+    program: int = 0  # that its process was forked from, see `WorkerProcesses.program`
+    version: str = ""  # of that program
     started_ns: int = 0  # of this life
     last_death: str = ""
     operation: str = ""  # what an operator ordered and is not done
     hands_over: bool = False  # this life was ordered to end so that the next one goes on from it
+    is_tried: bool = False  # if its next life fails to start, another program goes on from this one
     trouble: str = ""  # of this life: why it cannot do all that it should
     config_serial: int = 0  # of the configuration that this life has
     restart: Timer | None = None
@@ -141,7 +144,7 @@ class Worker:
 
     def forget(self) -> None:
         """Drop, after its removal, the configuration that its main function holds."""
-        self.spec = replace(self.spec, main=_never, part=None)
+        self.spec = removed_spec(self.spec.name, self.spec.role)
 
     def cancel_restart(self) -> None:
         if self.restart is not None:
@@ -161,7 +164,13 @@ class Worker:
             last_death=self.last_death,
             operation=self.operation,
             trouble=self.trouble,
+            version=self.version if self.is_alive else "",
         )
+
+
+def removed_spec(name: str, role: Role) -> WorkerSpec:
+    """Make the spec of a worker that is not to run again."""
+    return WorkerSpec(name, role, _never)
 
 
 def _never(_ctx: object) -> None:
@@ -174,6 +183,14 @@ class Workers:
 
     def __init__(self, specs: Sequence[WorkerSpec]) -> None:
         self._all = [Worker(spec, index) for index, spec in enumerate(specs)]
+
+    def ever(self) -> Sequence[Worker]:
+        """All of them, also those that were removed, by index."""
+        return self._all
+
+    def adopt(self, workers: Sequence[Worker]) -> None:
+        """Be these, in the order of their indexes."""
+        self._all[:] = workers
 
     def __iter__(self) -> Iterator[Worker]:
         """Those that belong to the DRO now."""

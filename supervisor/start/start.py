@@ -36,6 +36,10 @@ from supervisor.parent.log_settings import at_element, open_log
 from supervisor.parent.parent import EXIT_OK, Parent
 from supervisor.parent.process_plan import plan_of
 from supervisor.reload.plan import part_for
+from supervisor.start.take_over import history_record
+from supervisor.upgrade.description import ProgramRecord
+from supervisor.upgrade.order import UpgradeCommand, UpgradeSetting
+from supervisor.upgrade.programs import own_command
 
 PROCESS: Final = "tnwgd"
 EXIT_FAILED: Final = 1
@@ -66,6 +70,7 @@ def run(options: CommandLine, signals: EarlySignals) -> int:
     """Run the DRO until its end; the exit status. `signals` are in force, and undone only if it cannot start."""
     keep_start_folder()
     os.umask(os.umask(0o022) | 0o022)  # nobody else may connect to the sockets of the bus
+    environment = dict(os.environ)
     manager = ServiceManager(os.environ)
     log = hold(options.log.level)
     try:
@@ -98,6 +103,10 @@ def run(options: CommandLine, signals: EarlySignals) -> int:
     planner = partial(plan_of, history=options.history)
     parent = Parent(config.daemon.name or PROCESS, config, planner, log, part_for=part_for, resources=resources)
     reload = serve_commands(parent, version(), configuration_warning(log))
+    setting = UpgradeSetting(
+        ProgramRecord(0, version(), own_command(), environment), history_record(options.history), manager.say
+    )
+    UpgradeCommand(parent, setting, log)
     signals.hand_over()
 
     def on_running() -> None:

@@ -3,7 +3,8 @@
 One flow from TRD 1 to TRD 2 over LBT-RM or TCP. `beside`: the next release is started as a second, costlier DRO of the
 same TRDs, and the old one is drained. `another way`: A and C are joined by B and by a costlier link; B is drained,
 started again, and the flow is back. `restart`: a DRO that stands alone is stopped and started at once. `portal`: its
-egress portal is restarted. Each DRO has default timers unless `--quick` is given.
+egress portal is restarted, clean. `go on`: likewise, and the next process goes on. `in place`: `tnwgdctl upgrade`. Each
+DRO has default timers unless `--quick` is given.
 """
 
 from __future__ import annotations
@@ -220,7 +221,28 @@ def portal(folder: Path, transport: str, rate: int, topics: int, *, is_quick: bo
         return net.measure("portal", transport, lambda: net.order("OLD", "portal", "restart", "OLD-2", "--clean"))
 
 
-WAYS: Final = {"beside": beside, "another-way": another_way, "restart": restart, "portal": portal}
+def in_place(folder: Path, transport: str, rate: int, topics: int, *, is_quick: bool) -> Outcome:
+    """Move a DRO to the version that it has, as to any other one."""
+    with network(folder, {"OLD": [1, 2]}, transport, rate, topics, is_quick=is_quick) as net:
+        net.start("OLD")
+        return net.measure("in place", transport, lambda: net.order("OLD", "upgrade", "--to", sys.executable))
+
+
+def go_on(folder: Path, transport: str, rate: int, topics: int, *, is_quick: bool) -> Outcome:
+    """Restart the egress portal of a DRO so that it goes on."""
+    with network(folder, {"OLD": [1, 2]}, transport, rate, topics, is_quick=is_quick) as net:
+        net.start("OLD")
+        return net.measure("go on", transport, lambda: net.order("OLD", "portal", "restart", "OLD-2"))
+
+
+WAYS: Final = {
+    "in-place": in_place,
+    "beside": beside,
+    "another-way": another_way,
+    "restart": restart,
+    "portal": portal,
+    "go-on": go_on,
+}
 
 
 def main() -> None:

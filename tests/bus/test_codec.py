@@ -236,7 +236,7 @@ def test_tags_and_roles_keep_their_numbers() -> None:
     }  # fmt: skip
     reports = {
         "Ready": 1, "StartFailed": 2, "Stopped": 3, "Pong": 4, "PeerStuck": 5, "Reconfigured": 6, "Drained": 7,
-        "Rows": 8, "RoutesCalculated": 9, "RoutesAvoid": 10, "Trouble": 11,
+        "Rows": 8, "RoutesCalculated": 9, "RoutesAvoid": 10, "Trouble": 11, "ForwardsAgain": 12,
     }  # fmt: skip
     routes = {"PortalUp": 2, "PortalGone": 3, "RouteTable": 4, "RouteInfoHeard": 5, "SendRouteInfo": 6, "LinkBusy": 7}
     for codec, expected in ((PARENT_MESSAGES, tags), (WORKER_REPORTS, reports), (ROUTE_MESSAGES, routes)):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("transport", ["lbtrm", "tcp"] if IS_LONG else ["lbtrm"])
-@pytest.mark.parametrize("way", ["beside", "another-way"])
+@pytest.mark.parametrize("way", ["beside", "another-way", "in-place"])
 def test_a_drained_dro_is_replaced_without_loss(tmp_path: Path, way: str, transport: str) -> None:
     outcome = WAYS[way](tmp_path, transport, RATE, TOPICS, is_quick=True)
     assert outcome.sent > 2 * RATE

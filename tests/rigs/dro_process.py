@@ -30,7 +30,7 @@ from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress
 from portals.datapath.intake import Intake
-from supervisor.parent import parent, succession
+from supervisor.parent import pings, succession
 from supervisor.parent.parent import Parent
 from supervisor.parent.workers import WorkerSpec
 
@@ -230,7 +230,7 @@ def events(directory: Path) -> list[dict[str, Any]]:
 
 def main(directory: Path, ping_ms: int, names: list[str]) -> int:
     log = set_up("tnwgd")
-    parent.PING_INTERVAL_NS = ms(ping_ms)  # type: ignore[misc]
+    pings.PING_INTERVAL_NS = ms(ping_ms)  # type: ignore[misc]
 
     def plan(workers: tuple[str, ...]) -> list[WorkerSpec]:
         roles = [Role.ROUTE_MANAGER] + [Role.ENDPOINT] * (len(workers) - 1)

@@ -18,6 +18,7 @@ from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, Loss, LossBurst
 from tests.rigs.orders import order
+from tests.rigs.other_program import SiteOfItsOwn
 from tests.rigs.site import Site
 
 TOPICS = 10
@@ -98,9 +99,16 @@ def restart_portals(folder: Path, transport: str, restarts: int) -> Ended:
     return end_portals(folder, transport, restarts, lambda site: order(site.pid, "portal", "restart", next(turns)))
 
 
-def end_portals(folder: Path, transport: str, times: int, end: Callable[[Site], object]) -> Ended:
+def order_meanwhile(folder: Path, transport: str, give: Callable[[Site], object]) -> Ended:
+    """Have the whole DRO do what `give` orders, once."""
+    return end_portals(folder, transport, 1, give, SiteOfItsOwn)
+
+
+def end_portals(
+    folder: Path, transport: str, times: int, end: Callable[[Site], object], kind: type[Site] = Site
+) -> Ended:
     """Have portals ended, so often, each time by `end`; `transport` is that of the sources."""
-    site = Site(folder, 3, transports={1: transport, 3: "tcp"})
+    site = kind(folder, 3, transports={1: transport, 3: "tcp"})
     inboxes = [Inbox(f"TRD {trd}, numbers.{n}") for trd in (2, 3) for n in range(TOPICS)]
     outcome = Ended()
     publisher: Publisher | None = None

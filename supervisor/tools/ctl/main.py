@@ -31,10 +31,11 @@ COMMANDS: Final = {
     "supervisor.tools.ctl.peers": ("peers",),
     "supervisor.tools.ctl.topology": ("topology", "path", "recalculate"),
     "supervisor.tools.ctl.reload": ("reload", "confirm", "rollback", "diff", "explain"),
+    "supervisor.tools.ctl.upgrade": ("upgrade",),
     "supervisor.tools.ctl.doctor": ("doctor",),
 }
 """Which module adds which commands, in the order of the help."""
-CHANGING: Final = {"drain", "portal", "recalculate", "reload", "confirm", "rollback"}
+CHANGING: Final = {"drain", "portal", "recalculate", "reload", "confirm", "rollback", "upgrade"}
 """Commands that take the whole name of a DRO: the one that is meant may not run, and another one begin so."""
 
 

@@ -54,8 +54,9 @@ def status_text(status: DroStatus) -> str:
             duration(worker.uptime_s) if worker.pid else "",
             worker.restarts,
             worker.last_death,
+            worker.version if worker.version != status.version else "",
         )
         for worker in status.workers
     ]
-    names = ("PROCESS", "STATE", "PID", "UP", "RESTARTS", "LAST END")
+    names = ("PROCESS", "STATE", "PID", "UP", "RESTARTS", "LAST END", "VERSION")
     return "\n".join(head) + "\n" + table(names, rows)

@@ -129,6 +129,20 @@ def test_a_life_goes_on_from_one_that_handed_over(bench: Bench, caplog: pytest.L
     assert told(caplog) == []
 
 
+def test_a_start_that_was_a_trial_leaves_what_it_found(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.start()
+    bench.end()
+    _, at_fork = bench.estate.open()
+    assert at_fork is not None
+    at_fork.end.close()
+    bench.estate.on_start()
+    bench.worker.is_tried = True
+    bench.worker.move(Event.FORKED)
+    bench.end(3)
+    assert bench.start()
+    assert told(caplog) == []
+
+
 def test_an_order_to_a_worker_that_waits_for_its_start_leaves_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,8 @@ import pytest
 
 from dro.clock import s
 from dro.log.events import LogEvent
-from supervisor.parent.parent import EXIT_KILLED, HUNG_PINGS, PING_INTERVAL_NS, Parent
+from supervisor.parent.parent import EXIT_KILLED, Parent
+from supervisor.parent.pings import HUNG_PINGS, PING_INTERVAL_NS
 from tests.rigs.dro_run import FakeDro, is_running
 
 Start = Callable[..., FakeDro]

@@ -66,6 +66,26 @@ def test_an_order_between_two_lives_stands_until_the_next_one_is_ready(lives: Li
     assert lives.live() == ""
 
 
+def test_a_life_that_is_taken_back_changes_nothing(lives: Lives) -> None:
+    lives.live()
+    lives.succession.on_start(0, 2)
+    assert lives.succession.obstacle(1) == "its start failed"
+    lives.succession.take_back()
+    assert lives.succession.obstacle(1) == ""
+    assert lives.succession.obstacle(2) == "its configuration has changed"
+
+
+def test_another_program_knows_what_this_one_did(lives: Lives) -> None:
+    lives.live()
+    lives.succession.on_start(lives.now_ns, 1)
+    lives.succession.on_ready()
+    other = Lives()
+    other.succession.adopt(lives.succession.record(), "the same by another name")
+    assert other.succession.obstacle("the same by another name") == ""
+    other.succession.on_death(lives.now_ns, in_good_order=False)
+    assert other.succession.obstacle("the same by another name") == "it went on and died soon after"
+
+
 def test_a_changed_configuration_is_not_gone_on_with(lives: Lives) -> None:
     lives.live(part=(1, 2))
     assert lives.succession.obstacle((1, 3)) == "its configuration has changed"

@@ -1,0 +1,222 @@
+"""`upgrade` on the admin socket: the DRO moves to another program, in its process and without losing anything.
+
+In order, each on the condition that what came before went well:
+
+    check     the configuration files are those in force; the other program, run as a child, says that it fits
+    exec      this process becomes the other program, which adopts what runs (`supervisor.upgrade.adoption`)
+    replace   worker by worker, each by a restart from which it goes on, until it forwards again
+    go back   after a failure: the process becomes the former program again, which replaces what was replaced; without
+              it, as it was overwritten by the other one, workers that were not replaced stay as they are
+
+The parent comes first, as workers are forked from its image. A program that fails before it has adopted the DRO goes
+back by itself (`supervisor.start.take_over`). Whoever gave the order asks for the outcome by `upgrade-state`.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Final
+
+from dro.bus.actor import FORK_MASK
+from dro.bus.messages import Role
+from dro.clock import ms, s
+from dro.config.dro_xml.model import DroConfig
+from dro.errors import ConfigError, DroError, RefusedError
+from dro.log import setup as logs
+from dro.log.events import LogEvent
+from supervisor.admin.server import Arguments, Reply
+from supervisor.admin.status import UpgradeState
+from supervisor.host.service_manager import ALIVE
+from supervisor.parent.forked_task import Failed
+from supervisor.parent.operations import OperationOutcome
+from supervisor.parent.parent import Parent
+from supervisor.parent.workers import Worker, WorkerState
+from supervisor.reload.trial import compare, situation_of
+from supervisor.upgrade.adoption import describe
+from supervisor.upgrade.description import Description, HistoryRecord, ProgramRecord
+from supervisor.upgrade.programs import ask, become, command_of
+
+_LIMIT_NS: Final = s(150)  # of the checks
+_LOOK_NS: Final = ms(20)
+_QUIET_LOOKS: Final = 500
+_ANSWER_NS: Final = ms(200)  # for the answer to leave before the program does
+_ORDER: Final = (Role.ROUTE_MANAGER, Role.ENDPOINT, Role.PEER, Role.MONITOR, Role.HISTORY)
+RELOAD_FIRST: Final = "tnwgdctl reload first, or restore the file"
+_NO_WAY_BACK: Final = "the former program is not there any more: see the log, install what works and upgrade again"
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeSetting:
+    """What an upgrade needs to know of this program. `say` tells the service manager."""
+
+    program: ProgramRecord
+    history: HistoryRecord | None
+    say: Callable[[str], object]
+
+
+class UpgradeCommand:
+    """See the module text. Registers itself with the parent's admin server."""
+
+    def __init__(
+        self, parent: Parent[DroConfig], setting: UpgradeSetting, log: logging.Logger, taken: Description | None = None
+    ) -> None:
+        """`taken`: the DRO that was taken over, whose workers are to be replaced."""
+        self._parent, self._setting, self._log = parent, setting, log
+        self._state = UpgradeState()
+        self._back_to: ProgramRecord | None = None
+        self._tried: set[str] = set()
+        parent.processes.program, parent.processes.version = setting.program.number, setting.program.version
+        parent.admin.add("upgrade", self._on_order)
+        parent.admin.add("upgrade-state", self._on_question, looks=True)
+        if taken is not None:
+            self._back_to = taken.back_to
+            former = taken.program.version
+            parent.configuration.begin_change(f"upgrade from {former} to {setting.program.version}", takes_portals=True)
+            self._state = UpgradeState(True, former, setting.program.version, taken.failure, taken.remedy)
+            parent.loop.call_soon(self._replace_next)
+
+    def _on_question(self, arguments: Arguments, reply: Reply) -> None:
+        arguments.done()
+        left = len(self._to_replace()) if self._state.is_under_way else 0
+        reply.ok(asdict(self._state) | {"left": left})
+
+    # the checks
+
+    def _on_order(self, arguments: Arguments, reply: Reply) -> None:
+        place = arguments.text("to", "")
+        arguments.done()
+        parent, setting = self._parent, self._setting
+        command = command_of(place) if place else setting.program.command
+        if not parent.is_running:
+            raise RefusedError("the DRO is starting or stopping", remedy="try again when it runs")
+        if busy := [worker.name for worker in parent.workers if worker.operation]:
+            raise RefusedError(f"an order for {busy[0]} is under way", remedy="try again when it is done")
+        parent.configuration.begin_change("upgrade", takes_portals=True)
+        situation, path = situation_of(parent), parent.configuration.current.file
+        own = setting.program
+        description = describe(parent, own, setting.history, own.number + 1, back_to=own)
+
+        def check() -> tuple[str, bool]:
+            """Return the version of the other program, and whether this one could be run again."""
+            if changes := compare(situation, path).plan.actions:
+                what = f"{path} is not what is in force: {changes[0].target} would be changed"
+                raise ConfigError(what, file=path, remedy=RELOAD_FIRST)
+            version = ask(command, own.environment, description)
+            try:
+                return version, own.version == (version if command == own.command else ask_own())
+            except RefusedError:
+                return version, False
+
+        def ask_own() -> str:
+            return ask(own.command, own.environment, description)
+
+        def checked(found: tuple[str, bool] | Failed) -> None:
+            if isinstance(found, Failed):
+                parent.configuration.end_change()
+                error = found.error()
+                self._log.error(LogEvent.UPGRADE_REFUSED, extra={"reason": error.what, "remedy": error.remedy})
+                reply.fail(error)
+                return
+            version, has_way_back = found
+            self._state = UpgradeState(True, own.version, version)
+            reply.ok(asdict(self._state))
+            extra = {"former": own.version, "version": version, "can_go_back": has_way_back}
+            self._log.info(LogEvent.UPGRADE_BEGINS, extra=extra)
+            to = ProgramRecord(own.number + 1, version, command, own.environment)
+            back_to = own if has_way_back else None
+            parent.loop.call_later(_ANSWER_NS, lambda: self._become(to, back_to=back_to))
+
+        parent.run_forked(check, checked, limit_ns=_LIMIT_NS, what="the check of the other program")
+
+    # the exec
+
+    def _become(
+        self, to: ProgramRecord, *, back_to: ProgramRecord | None, failure: str = "", remedy: str = "", look: int = 0
+    ) -> None:
+        """Run that program here as soon as nothing is under way; with a `failure` it is the way back."""
+        parent = self._parent
+        if parent.is_stopping:
+            return
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORK_MASK)  # they wait for the next program
+        try:
+            if not parent.is_quiet and look < _QUIET_LOOKS:
+                again = partial(self._become, to, back_to=back_to, failure=failure, remedy=remedy, look=look + 1)
+                parent.loop.call_later(_LOOK_NS, again)
+                return
+            if not parent.is_quiet:
+                self._end(failure or "work of the parent did not end", remedy or "try again")
+                return
+            self._setting.say(ALIVE)
+            logs.tick()
+            own, history = self._setting.program, self._setting.history
+            become(to, describe(parent, own, history, to.number, back_to=back_to, failure=failure, remedy=remedy))
+        except OSError as e:
+            self._end(failure or f"{to.command[0]} cannot be run: {e.strerror or e}", remedy or "see the log")
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FORK_MASK)
+
+    # the workers
+
+    def _to_replace(self) -> list[Worker]:
+        """List those that run another program than this one, in order; first those that wait for their start."""
+        number, found = self._setting.program.number, list[Worker]()
+        for worker in self._parent.workers:
+            is_former = worker.is_alive and worker.program != number
+            if worker.name not in self._tried and (is_former or worker.state is WorkerState.WAITING):
+                found.append(worker)
+        return sorted(found, key=lambda worker: (worker.is_alive, _ORDER.index(worker.spec.role), worker.index))
+
+    def _replace_next(self) -> None:
+        parent = self._parent
+        to_replace = self._to_replace()
+        if parent.is_stopping:
+            return
+        if not to_replace:
+            self._end(self._state.problem, self._state.remedy)
+            return
+        worker = to_replace[0]
+        self._tried.add(worker.name)
+        ran_before = worker.is_alive
+
+        def done(outcome: OperationOutcome) -> None:
+            self._on_replaced(outcome, ran_before=ran_before)
+
+        try:
+            parent.operations.restart(worker.name, done, is_trial=ran_before and self._back_to is not None)
+        except DroError as e:
+            self._fail(str(e), "")
+
+    def _on_replaced(self, outcome: OperationOutcome, *, ran_before: bool) -> None:
+        if self._parent.is_stopping:
+            return
+        if outcome.is_ok or self._state.problem or not ran_before:  # on the way back, what can run shall run
+            self._replace_next()
+        else:
+            self._fail(f"{outcome.worker} of the new version does not run: {outcome.problem}", outcome.remedy)
+
+    def _fail(self, problem: str, remedy: str) -> None:
+        """Go back to the former program, if it is there."""
+        to = self._back_to
+        if to is None:
+            self._end(problem, self._state.remedy if self._state.problem else _NO_WAY_BACK)
+            return
+        self._log.error(LogEvent.UPGRADE_GOES_BACK, extra={"reason": problem, "version": to.version})
+        self._become(to, back_to=None, failure=problem, remedy=remedy)  # at once: a worker is missing
+
+    def _end(self, problem: str, remedy: str) -> None:
+        """End the upgrade, whatever it has come to."""
+        version = self._setting.program.version
+        for worker in self._parent.workers:
+            if worker.is_tried and not worker.is_alive and not worker.operation:
+                self._parent.operations.restart(worker.name, lambda _: None)
+        self._parent.configuration.end_change()
+        self._state = UpgradeState(False, self._state.former, version, problem, remedy)
+        if problem:
+            extra = {"version": version, "reason": problem, "remedy": remedy}
+            self._log.error(LogEvent.UPGRADE_FAILED, extra=extra)
+        else:
+            self._log.info(LogEvent.UPGRADE_DONE, extra={"version": version})
