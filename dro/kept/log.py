@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from dro.errors import DecodeError
+from dro.kept.memory import leaves_enough
 from dro.kept.rows import KeptRow
 from dro.kept.store import TurnNumber
 
@@ -36,9 +37,6 @@ _HEAD_BYTES = _HEAD.size
 _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
 MIN_CAPACITY: Final = 256 << 10
-LEFT_SHARE: Final = 4
-LEFT_BYTES: Final = 64 << 20
-"""Logs leave that much of their file system, or that part of it if it is less: rings need it, for data."""
 
 
 class LogRecord(NamedTuple):
@@ -225,9 +223,7 @@ class SharedLog:
     def _grow(self, nbytes: int) -> bool:
         extent = min(self._capacity, max(2 * self._extent, _FIRST_BYTES, nbytes))
         try:
-            about = os.fstatvfs(self._fd)
-            left = about.f_bavail * about.f_frsize - (extent - self._extent)
-            if left < min(LEFT_BYTES, about.f_blocks * about.f_frsize // LEFT_SHARE):
+            if not leaves_enough(self._fd, extent - self._extent):
                 return False
             os.posix_fallocate(self._fd, self._extent, extent - self._extent)
         except OSError:

@@ -9,7 +9,7 @@ Source: forwarding notes, sections 2 to 10.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -62,6 +62,7 @@ from portals.decisions.relearning import CHECK_NS
 from portals.shell.conversations import Conversations
 from portals.shell.drain import DrainPortal
 from portals.shell.gauges import count_interest, show_core
+from portals.shell.kept_sources import KeptSources
 from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
@@ -99,7 +100,7 @@ class PortalShell:
             self.ingress.go_on(ctx.former_ring)
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
-        self._intake = Intake(self.egress, self.addressed, ctx.counters, ctx.kept_state)
+        self._intake = Intake(self.egress, self.addressed, ctx.counters, ctx.kept_state, ctx.forget_sibling_ring)
         self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
         self._siblings = Conversations(ctx, self._on_message, self.engine.act, lambda: self.engine.is_behind)
         self._route_manager: int | None = None
@@ -109,6 +110,10 @@ class PortalShell:
         self._acts_soon = False
         self._undelivered: set[int] = set()  # siblings whose proxy sources are open, while receivers join
         self._deliver_ns = ctx.loop.now_ns() + DELIVER_NS
+        self._kept_sources = KeptSources(ctx.kept_state)
+        self._to_rejoin = self._kept_sources.former if ctx.goes_on else []
+        self._is_rejoining = ctx.goes_on
+        self._unmet: list[PeerUp] = []  # siblings that came up meanwhile
         self._forwards_again = not ctx.goes_on
         self.on_forwards_again: Callable[[], object] = lambda: None
         """Called once in a portal that goes on: it forwards again what its former incarnation did."""
@@ -124,6 +129,7 @@ class PortalShell:
         ctx.on_peer_removed = self._on_peer_removed
         ctx.on_drain = self.drain.on_drain
         ctx.on_stop = self._on_stop
+        self.core.rejoin(self._to_rejoin)
         self.engine.start(link)
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
@@ -142,7 +148,8 @@ class PortalShell:
             self._route_manager = peer.worker
             self.report_up()
         elif peer.role in (Role.ENDPOINT, Role.PEER):
-            self._intake.when_gone(peer.worker, partial(self._on_sibling_up, peer))
+            meet = self._unmet.append if self._is_rejoining else self._on_sibling_up
+            self._intake.when_gone(peer.worker, partial(meet, peer))
 
     def _on_sibling_up(self, peer: PeerUp) -> None:
         try:
@@ -152,7 +159,7 @@ class PortalShell:
             self._ctx.loop.call_later(RING_RETRY_NS, partial(self._on_ring_retry, peer))
             return
         now_ns = self._ctx.loop.now_ns()
-        self._intake.add(peer.worker, ring, self._ctx.index)
+        self._intake.add(peer.worker, ring, self._ctx.index, partial(self._ctx.former_sibling_ring, peer.worker))
         self._siblings.begin(peer.worker)
         handed, announced = self.ingress.handed(peer.worker), self._queues.announced(peer.worker)
         expired = self._queues.expired(peer.worker)
@@ -289,6 +296,7 @@ class PortalShell:
         """Take changed attributes of a source; one that was not added is fine."""
         if (entry := source.user) is not None:
             self.core.own.change(entry.handle, hop_count, cost, pass_through, join_info)
+            self._keep_source(entry.handle, entry.egress)
             self.act_soon()
 
     def remove_source(self, source: BoundSource[ForwardEntry]) -> None:
@@ -297,7 +305,12 @@ class PortalShell:
             source.user = None
             self.entries.pop(entry.handle, None)
             self.core.own.end(entry.handle)
+            self._kept_sources.forget(entry.handle)
             self.act_soon()
+
+    def _keep_source(self, handle: int, workers: Collection[int]) -> None:
+        if (seen := self.core.own.seen.get(handle)) is not None:
+            self._kept_sources.keep(seen, workers)
 
     # what is to be done
 
@@ -310,6 +323,19 @@ class PortalShell:
     def _on_soon(self) -> None:
         self._acts_soon = False
         self.engine.on_due()
+
+    def _on_rejoined(self) -> None:
+        """Forward as the former incarnation did, also to siblings that are down, and then meet those that are up."""
+        self._is_rejoining = False
+        for worker in sorted({worker for _, workers in self._to_rejoin for worker in workers}):
+            self.core.on_sibling_down(worker, self._ctx.loop.now_ns())
+        if self._kept_sources.is_whole:
+            self._forward_again()
+        unmet, self._unmet = self._unmet, []
+        for peer in unmet:
+            if self._ctx.peers.get(peer.worker) is peer:
+                self._on_sibling_up(peer)
+        self.act_soon()
 
     def _look_whether_it_forwards(self) -> None:
         """Look whether all siblings have named the sources that they had from here, and these are joined."""
@@ -329,6 +355,8 @@ class PortalShell:
 
     def on_acted(self) -> None:
         self._siblings.send()
+        if self._is_rejoining and self.engine.is_quiet:
+            self._on_rejoined()
         if not self._forwards_again:
             self._look_whether_it_forwards()
         deadline = self.engine.next_deadline()
@@ -352,6 +380,7 @@ class PortalShell:
             case ChangeForwarding(handle=handle, workers=workers):
                 if (entry := self.entries.get(handle)) is not None:
                     entry.want(workers)
+                    self._keep_source(handle, workers)
             case ReadQueue(worker=worker):
                 self._undelivered.add(worker)
                 if len(self._undelivered) == 1:
@@ -374,8 +403,16 @@ class PortalShell:
                     self._ctx.limited(LogEvent.SOURCE_OTHER_TOPIC, extra={"otid": otid.hex()} | extra)
 
     def _check_relearnt(self) -> None:
-        if not self._is_stopping and not self.engine.check_relearnt():
+        if self._is_stopping:
+            return
+        if not self.engine.check_relearnt():
             self._ctx.loop.call_later(CHECK_NS, self._check_relearnt)
+            return
+        for source, _ in self._to_rejoin:
+            if source.handle not in self.entries:
+                self._kept_sources.forget(source.handle)
+        self._to_rejoin = []
+        self._ctx.forget_former_rings()
 
     # the end
 
