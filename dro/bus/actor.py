@@ -247,12 +247,15 @@ class WorkerContext:
     def _sibling_ring(self, worker: int, incarnation: int) -> Path:
         return self.kept_dir / f"{SIBLING_RING}.{worker}.{incarnation}"
 
-    def former_sibling_ring(self, worker: int, incarnation: int) -> RingReader | None:
-        """Open the ring of a sibling that has ended, if the former incarnation had not read all of it."""
-        try:
-            return RingReader.open(self._sibling_ring(worker, incarnation), incarnation)
-        except ResourceError:
-            return None
+    def former_sibling_rings(self, worker: int, first: int) -> list[RingReader]:
+        """Open the rings of a sibling's incarnations that have ended, from `first` on, if not all of them was read."""
+        living = self.peers[worker].incarnation if worker in self.peers else 0
+        found = {int(path.suffix[1:]) for path in self.kept_dir.glob(f"{SIBLING_RING}.{worker}.*")}
+        rings = []
+        for incarnation in sorted(number for number in found if first <= number != living):
+            with contextlib.suppress(ResourceError):
+                rings.append(RingReader.open(self._sibling_ring(worker, incarnation), incarnation))
+        return rings
 
     def forget_sibling_ring(self, worker: int, incarnation: int) -> None:
         """Let go of the ring of a sibling that has ended, as all of it was read."""

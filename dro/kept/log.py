@@ -133,6 +133,11 @@ class SharedLog:
         return self._row.former is not None
 
     @property
+    def extent(self) -> int:
+        """Return how much memory it takes."""
+        return self._extent
+
+    @property
     def mark(self) -> int:
         """Return what the owner wants to find again."""
         return self._mark
@@ -196,10 +201,20 @@ class SharedLog:
         begin = self._begin
         while begin < self._end and end - begin > self._capacity:
             begin = self._following(begin)
+        self._begin_at(begin)
+
+    def _begin_at(self, begin: int) -> None:
         self._begin = min(begin, self._end)
         if begin < self._end:
             self._first = _unpack_from(self._mv, begin % self._capacity)[3]
         self._write_row()
+
+    def let_go(self, first: int) -> None:
+        """Let go of the records in front of the one that begins with `first`, or of all."""
+        begin = self._begin
+        while begin < self._end and _unpack_from(self._mv, begin % self._capacity)[3] < first:
+            begin = self._following(begin)
+        self._begin_at(begin)
 
     def _following(self, at: int) -> int:
         """Return where the record behind that one begins, or would begin. Raises: DecodeError."""

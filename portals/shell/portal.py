@@ -71,6 +71,8 @@ RING_RETRY_NS: Final = s(1)  # Guess
 BUSY_NS: Final = ms(500)
 DELIVER_NS: Final = s(2)
 """What siblings announced while this portal was away waits for proxy sources and receivers no longer than that."""
+GOES_ON_NS: Final = s(10)
+"""That, of a portal that goes on: all of it has been there before."""
 KNOWN_NS: Final = s(2)
 """How long a portal that goes on waits for siblings to name the sources that they had from it."""
 LOOK_NS: Final = ms(4)
@@ -88,8 +90,7 @@ class PortalShell:
         self.now_ns, self.run_in_slices = ctx.loop.now_ns, ctx.loop.run_in_slices
         self.on_interest = partial(count_interest, page=ctx.counters)
         self.engine = PortalEngine(core, self)
-        self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns, ctx.loop.call_later)
-        self.egress.reconcile_own_restart()
+        self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns, ctx.loop.call_later, ctx.kept_state)
         self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
         self._queues = DescriptorWriter(ring)
         self.ingress = Ingress(
@@ -109,7 +110,8 @@ class PortalShell:
         self._is_stopping = False
         self._acts_soon = False
         self._undelivered: set[int] = set()  # siblings whose proxy sources are open, while receivers join
-        self._deliver_ns = ctx.loop.now_ns() + DELIVER_NS
+        self._deliver_limit_ns = GOES_ON_NS if ctx.goes_on else DELIVER_NS
+        self._deliver_ns = ctx.loop.now_ns() + self._deliver_limit_ns
         self._kept_sources = KeptSources(ctx.kept_state)
         self._to_rejoin = self._kept_sources.former if ctx.goes_on else []
         self._is_rejoining = ctx.goes_on
@@ -159,12 +161,12 @@ class PortalShell:
             self._ctx.loop.call_later(RING_RETRY_NS, partial(self._on_ring_retry, peer))
             return
         now_ns = self._ctx.loop.now_ns()
-        self._intake.add(peer.worker, ring, self._ctx.index, partial(self._ctx.former_sibling_ring, peer.worker))
+        self._intake.add(peer.worker, ring, self._ctx.index, partial(self._ctx.former_sibling_rings, peer.worker))
         self._siblings.begin(peer.worker)
         handed, announced = self.ingress.handed(peer.worker), self._queues.announced(peer.worker)
         expired = self._queues.expired(peer.worker)
         self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced, expired)
-        self._ctx.loop.call_later(DELIVER_NS, partial(self._deliver_late, peer))
+        self._ctx.loop.call_later(self._deliver_limit_ns, partial(self._deliver_late, peer))
         self.engine.act()
 
     def _deliver_late(self, peer: PeerUp) -> None:
@@ -172,7 +174,7 @@ class PortalShell:
             self._intake.deliver(peer.worker)
 
     def _deliver(self) -> None:
-        """Read what the siblings of `_undelivered` have announced when somebody hears it, or after `DELIVER_NS`."""
+        """Read what the siblings of `_undelivered` have announced when somebody hears it, or not in time."""
         now_ns = self._ctx.loop.now_ns()
         if now_ns >= self._deliver_ns or self._link.can_deliver(now_ns):
             while self._undelivered:
@@ -413,6 +415,7 @@ class PortalShell:
                 self._kept_sources.forget(source.handle)
         self._to_rejoin = []
         self._ctx.forget_former_rings()
+        self.egress.logs.forget_former()
 
     # the end
 

@@ -107,8 +107,8 @@ class FakeWorker:
         self.rings.append(RingReader.open(self.folder / f"{peer.name}.ring", 1))
         return self.rings[-1]
 
-    def former_sibling_ring(self, worker: int, incarnation: int) -> RingReader | None:
-        return None
+    def former_sibling_rings(self, worker: int, first: int) -> list[RingReader]:
+        return []
 
     def forget_sibling_ring(self, worker: int, incarnation: int) -> None:
         pass
