@@ -20,9 +20,8 @@ from dro.transport.runs import KIND_DATA, MINIMAL_BYTES, ROWS, RunTable, read_me
 Runs = list[tuple[int, int]]
 """(first topic sqn, fragments)"""
 _ROW: Final = b"sent"
-PIECES: Final = 4096
-"""Of a log, at least the newest so many are looked through for what was sent: of what waits, one batch may be sent in
-part."""
+PIECES: Final = 256
+"""Of a log, at least the newest so many are looked through for what was sent."""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,6 +16,7 @@ from dro.clock import NS_PER_US
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.transport.frames import keep_first
+from dro.transport.kept_senders import PIECES
 from dro.transport.runs import FRAGMENTS, KIND_SHIFT, KIND_TSNI, LENGTH, ROW, SHAPE, RunTable
 from portals.datapath.episodes import Episodes
 from portals.datapath.outgoing import Lane, ProxySource, Waiting, copy_of, first_bytes, set_apart
@@ -69,8 +70,13 @@ class MaxQueue:
             table.add_run(run)
             if run.kind == KIND_TSNI:
                 lane.proxies[run.topic_index].tsni_waits = False
-        if not kept.rows:
-            return
+        while kept.rows:
+            left = keep_first(kept, min(PIECES, kept.fragments()))
+            self._add(lane, worker, buffer, kept, now_ns)
+            kept = left
+
+    def _add(self, lane: Lane, worker: int, buffer: bytearray, kept: RunTable, now_ns: int) -> None:
+        """Let these rows wait: no more of them than the next incarnation finds in the log of what was sent."""
         fragments, nbytes = kept.fragments(), kept.nbytes()
         waiting = Waiting(worker, set_apart(buffer, kept), kept, nbytes)
         for topic in kept.column(0):

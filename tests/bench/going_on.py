@@ -16,6 +16,10 @@ PER_DRO = 100
 def main() -> int:
     parser = argparse.ArgumentParser(prog="going_on", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="of each transport of the sources (default 100)")
+    parser.add_argument(
+        "--at-once", type=int, nargs="+", default=[1], help="how many are killed at a time, by chance one of these; "
+        "of several one may be the route manager (default 1)",
+    )  # fmt: skip
     arguments = parser.parse_args()
     problems: list[str] = []
     for transport in ("lbtrm", "tcp"):
@@ -24,7 +28,7 @@ def main() -> int:
         while len(pauses) < arguments.kills:
             with tempfile.TemporaryDirectory(prefix="dro-going-on-") as name:
                 some = min(PER_DRO, arguments.kills - len(pauses))
-                outcome = kill_portals(Path(name), transport, some, random.Random())
+                outcome = kill_portals(Path(name), transport, some, random.Random(), at_once=arguments.at_once)
             pauses += outcome.pauses_ms
             messages += outcome.messages
             problems += outcome.problems

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -16,7 +17,7 @@ from pathlib import Path
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, Loss, LossBurst
-from tests.rigs.site import Site
+from tests.rigs.site import ROUTE_MANAGER, Site
 
 TOPICS = 10
 PORTALS = ("P1", "P2", "P3")
@@ -85,8 +86,13 @@ class Killed:
     problems: list[str] = field(default_factory=list)
 
 
-def kill_portals(folder: Path, transport: str, kills: int, victims: random.Random) -> Killed:
-    """Kill portals, each chosen by chance; `transport` is that of the sources."""
+def kill_portals(
+    folder: Path, transport: str, kills: int, victims: random.Random, *, at_once: Sequence[int] = (1,)
+) -> Killed:
+    """Kill portals, each chosen by chance; `transport` is that of the sources.
+
+    `at_once`: how many at a time, as by chance; of several one may be the route manager.
+    """
     site = Site(folder, 3, transports={1: transport, 3: "tcp"})
     inboxes = [Inbox(f"TRD {trd}, numbers.{n}") for trd in (2, 3) for n in range(TOPICS)]
     outcome = Killed()
@@ -110,7 +116,9 @@ def kill_portals(folder: Path, transport: str, kills: int, victims: random.Rando
             site.wait(partial(have_passed, 200), "messages")
             for _ in range(kills):
                 sent = publisher.sent
-                site.kill(victims.choice(PORTALS))
+                count = victims.choice(at_once)
+                for name in victims.sample(PORTALS if count == 1 else (*PORTALS, ROUTE_MANAGER), count):
+                    site.kill(name)
                 began = time.monotonic()
                 site.wait(partial(have_passed, sent + 5), "messages")
                 outcome.pauses_ms.append((time.monotonic() - began) * 1000)
