@@ -1,7 +1,8 @@
 """Whether the next life of a worker goes on from the one before, or starts clean.
 
 A portal goes on after a death that nobody ordered, when it had been ready, has the same part of the configuration as
-before, and its last life was not a short one that went on itself: what ended that one may be in what it went on from.
+the process before, what that had taken over while it ran included, and its last life was not a short one that went on
+itself: what ended that one may be in what it went on from.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class Succession:
         self._is_portal = is_portal
         self._obstacle = "it has not run yet"
         self._has_lost_files = False
-        self._part: object = None
+        self.part: object = None
+        """The part of the configuration that the process has; the owner replaces it when it takes over another."""
         self._started_ns = 0
         self._went_on = False
 
@@ -26,12 +28,12 @@ class Succession:
             return self._obstacle
         if self._has_lost_files:
             return "its files were removed"
-        return "" if part == self._part else "its configuration has changed"
+        return "" if part == self.part else "its configuration has changed"
 
     def on_start(self, now_ns: int, part: object) -> None:
         """Note that a process was forked, with that part of the configuration."""
         self._went_on = not self.obstacle(part)
-        self._started_ns, self._part = now_ns, part
+        self._started_ns, self.part = now_ns, part
         self._obstacle = "its start failed"
         self._has_lost_files = False
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dro.metrics.slots import Slot
+from tests.rigs.books import Books
 from tests.rigs.flow import DUPLICATES, MISSING, PAUSE, WRONG, Board
 from tests.rigs.going_on import PAUSE_S, kill_portals
+from tests.rigs.orders import order
 from tests.rigs.site import Site, drained, running
 
 pytestmark = pytest.mark.slow
@@ -33,8 +36,16 @@ def test_nor_while_several_are_killed_at_once(tmp_path: Path, transport: str) ->
     assert outcome.problems == []
 
 
+def _waits(books: Books, least: int) -> bool:
+    return books[2, Slot.QUEUED_BYTES] > least
+
+
+def _is_back(site: Site, before: int) -> bool:
+    return site.workers().get("P2", before) != before
+
+
 def test_what_waits_in_a_queue_is_sent_when_its_portal_is_killed(tmp_path: Path) -> None:
-    """The TRD of P2 takes 1 Mbit/s; the queue has some seconds of it."""
+    """The TRD of P2 takes 1 Mbit/s; the queue has some seconds of it. It is made longer while the portal runs."""
     slow = "context transport_lbtrm_data_rate_limit 1000000\ncontext transport_lbtrm_rate_interval 10\n"
     site = Site(tmp_path, 2, um={2: slow}, portal_xml={2: "<max-queue>8000000</max-queue>"})
     with running(site):
@@ -44,12 +55,16 @@ def test_what_waits_in_a_queue_is_sent_when_its_portal_is_killed(tmp_path: Path)
         site.python("-m", "tests.rigs.flow", str(site.config(2)), "--receive", str(flow.path), name="receiver")
         site.wait(lambda: flow.is_flowing, "flow")
         with site.books() as books:
+            file = site.folder / "dro.xml"
+            file.write_text(file.read_text().replace("8000000", "9000000"))
+            order(site.pid, "reload")
             for waiting in (100_000, 300_000):
-                site.wait(lambda least=waiting: books[2, Slot.QUEUED_BYTES] > least, "a queue")
+                site.wait(partial(_waits, books, waiting), "a queue")
                 before = site.kill("P2")
-                site.wait(lambda pid=before: site.workers().get("P2", pid) != pid, "the next process")
-                site.wait(lambda: books[2, Slot.QUEUED_BYTES] > 0, "the queue again")
+                site.wait(partial(_is_back, site, before), "the next process")
+                site.wait(partial(_waits, books, 0), "the queue again")
                 time.sleep(PAUSE_S)
+            assert books[2, Slot.QUEUE_LIMIT] == 9_000_000
             flow[PAUSE] = 1
             site.wait(lambda: drained(books), "all of it sent")
             assert books.problems() == []

@@ -124,3 +124,11 @@ def test_which_siblings_are_connected_and_which_are_informed() -> None:
 
 def test_the_documentation_draws_this_table() -> None:
     assert drawn_table("States of a worker", WorkerState, Event) == TRANSITIONS
+
+
+def test_what_a_process_has_taken_over_is_of_its_part_and_nothing_else_is() -> None:
+    """So a live change does not stand between two lives, and one that needs another process does."""
+    part = replace(portal_of(), cost=1, domain_id=3)
+    spec = WorkerSpec("P", Role.ENDPOINT, lambda _: None, replace(part, cost=7), ("cost",))
+    assert spec.taken_over(part) == spec.part
+    assert spec.taken_over(replace(part, domain_id=4)) == replace(part, cost=7, domain_id=4)
