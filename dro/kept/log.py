@@ -160,9 +160,12 @@ class SharedLog:
     def append_mixed(
         self, first: int, ends: Sequence[int], payloads: Sequence[int], data: memoryview, after: int
     ) -> bool:
-        """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room."""
+        """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room.
+
+        `payloads` may have more, of pieces that are not logged now.
+        """
         table = array("I", ends)
-        table.extend(accumulate(payloads))
+        table.extend(accumulate(payloads[: len(ends)]))
         content = table.tobytes()
         return self._append(first, len(ends), 0, crc32(content), content, data, after)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -126,9 +127,15 @@ def test_the_documentation_draws_this_table() -> None:
     assert drawn_table("States of a worker", WorkerState, Event) == TRANSITIONS
 
 
+@dataclass(frozen=True)
+class Part:
+    cost: int
+    port: int
+
+
 def test_what_a_process_has_taken_over_is_of_its_part_and_nothing_else_is() -> None:
     """So a live change does not stand between two lives, and one that needs another process does."""
-    part = replace(portal_of(), cost=1, domain_id=3)
-    spec = WorkerSpec("P", Role.ENDPOINT, lambda _: None, replace(part, cost=7), ("cost",))
-    assert spec.taken_over(part) == spec.part
-    assert spec.taken_over(replace(part, domain_id=4)) == replace(part, cost=7, domain_id=4)
+    changed = WorkerSpec("P", Role.ENDPOINT, lambda _: None, Part(cost=7, port=5), ("cost",))
+    assert changed.taken_over(Part(cost=1, port=5)) == changed.part
+    assert changed.taken_over(Part(cost=1, port=4)) == Part(cost=7, port=4)
+    assert replace(changed, live=()).taken_over(Part(cost=1, port=5)) == Part(cost=1, port=5)
