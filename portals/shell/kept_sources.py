@@ -9,8 +9,8 @@ from collections.abc import Collection
 from typing import Final
 
 from dro.errors import DecodeError
-from dro.kept.journal import Journal
 from dro.kept.store import Kept
+from dro.kept.values import KeptValues
 from portals.decisions.messages import PORTAL_MESSAGES, SourceSeen
 
 _NAME: Final = "sources"
@@ -21,29 +21,29 @@ class KeptSources:
 
     def __init__(self, kept: Kept) -> None:
         """`former`: what the incarnation before has left; `is_whole`: and that is all that it forwarded."""
-        self._journal = None if kept.folder is None else Journal(kept.folder, _NAME)
+        self._values = None if kept.folder is None else KeptValues(kept.folder, _NAME)
         self.former: list[tuple[SourceSeen, bytes]] = []
         """With the workers that get them."""
         self.is_whole = False
-        if self._journal is None:
+        if self._values is None:
             return
         try:
-            self.former = [_read(value) for value in self._journal.former.values()]
-            self.is_whole = self._journal.is_whole
+            self.former = [_read(value) for value in self._values.former.values()]
+            self.is_whole = self._values.is_whole
         except DecodeError:  # of another version; each source is noted again when it is joined
             self.former = []
-        self._journal.former.clear()
+        self._values.former.clear()
 
     def keep(self, source: SourceSeen, workers: Collection[int]) -> None:
         """Note who gets the source; nobody is fine."""
-        if self._journal is not None and source.join_info:
+        if self._values is not None and source.join_info:
             value = bytes((len(workers), *workers)) + PORTAL_MESSAGES.encode(source) if workers else b""
-            self._journal.put(source.handle, value)
+            self._values.put(source.handle, value)
 
     def forget(self, handle: int) -> None:
         """Note that there is no such source any more."""
-        if self._journal is not None:
-            self._journal.put(handle, b"")
+        if self._values is not None:
+            self._values.put(handle, b"")
 
 
 def _read(value: bytes) -> tuple[SourceSeen, bytes]:

@@ -327,7 +327,7 @@ class PortalShell:
         self.engine.on_due()
 
     def _on_rejoined(self) -> None:
-        """Forward as the former incarnation did, also to siblings that are down, and then meet those that are up."""
+        """Go on as the former incarnation did, also for siblings that are down, and meet those that are up."""
         self._is_rejoining = False
         for worker in sorted({worker for _, workers in self._to_rejoin for worker in workers}):
             self.core.on_sibling_down(worker, self._ctx.loop.now_ns())

@@ -21,7 +21,7 @@ SPARE_BYTES: Final = 64 << 10
 _HEAD: Final = Struct("=QII")  # number, bytes of the value (0: there is none any more), check sum
 
 
-class Journal:
+class KeptValues:
     """The values of one name in a folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
