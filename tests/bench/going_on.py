@@ -24,18 +24,19 @@ def main() -> int:
     problems: list[str] = []
     for transport in ("lbtrm", "tcp"):
         pauses: list[float] = []
-        messages = 0
+        messages = clean_starts = 0
         while len(pauses) < arguments.kills:
             with tempfile.TemporaryDirectory(prefix="dro-going-on-") as name:
                 some = min(PER_DRO, arguments.kills - len(pauses))
                 outcome = kill_portals(Path(name), transport, some, random.Random(), at_once=arguments.at_once)
             pauses += outcome.pauses_ms
             messages += outcome.messages
+            clean_starts += outcome.clean_starts
             problems += outcome.problems
         pauses.sort()
         print(
             f"{transport}: {len(pauses)} kills, {messages} messages; pause median {pauses[len(pauses) // 2]:.0f}, "
-            f"p90 {pauses[len(pauses) * 9 // 10]:.0f}, most {pauses[-1]:.0f} ms"
+            f"p90 {pauses[len(pauses) * 9 // 10]:.0f}, most {pauses[-1]:.0f} ms; {clean_starts} lives began clean"
         )
     print("\n".join(problems) or "nothing lost, doubled or out of order")
     return 1 if problems else 0

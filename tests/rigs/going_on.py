@@ -14,6 +14,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from dro.log.events import LogEvent
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, Loss, LossBurst
@@ -79,10 +80,14 @@ class Publisher:
 
 @dataclass
 class Killed:
-    """What kills did: `pauses_ms` until all receivers had messages again that were sent after the kill."""
+    """What kills did: `pauses_ms` until all receivers had messages again that were sent after the kill.
+
+    `clean_starts`: lives that did not go on, as the one before had ended within a second, on a busy machine.
+    """
 
     pauses_ms: list[float] = field(default_factory=list)
     messages: int = 0
+    clean_starts: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -129,6 +134,7 @@ def kill_portals(
         if publisher is not None:
             publisher.stop()
         site.close()
+    outcome.clean_starts = site.log.count(LogEvent.WORKER_STARTS_CLEAN)
     outcome.messages = publisher.sent * len(inboxes)
     outcome.problems = [problem for inbox in inboxes if (problem := inbox.problem(publisher.sent))]
     return outcome
