@@ -75,6 +75,8 @@ GOES_ON_NS: Final = s(10)
 """That, of a portal that goes on: all of it has been there before."""
 KNOWN_NS: Final = s(2)
 """How long a portal that goes on waits for siblings to name the sources that they had from it."""
+ROUTED_NS: Final = s(2)
+"""How long a portal that goes on waits for routes to all proxy sources that it had: the route manager may be new."""
 LOOK_NS: Final = ms(4)
 """Between two looks whether receivers have joined."""
 _WAITS_REMEDY: Final = "let receivers share fewer patterns; see which there are with tnwgdctl interest"
@@ -112,6 +114,7 @@ class PortalShell:
         self._undelivered: set[int] = set()  # siblings whose proxy sources are open, while receivers join
         self._deliver_limit_ns = GOES_ON_NS if ctx.goes_on else DELIVER_NS
         self._deliver_ns = ctx.loop.now_ns() + self._deliver_limit_ns
+        self._routed_ns = ctx.loop.now_ns() + ROUTED_NS  # from then on no proxy source is waited for
         self._kept_sources = KeptSources(ctx.kept_state)
         self._to_rejoin = self._kept_sources.former if ctx.goes_on else []
         self._is_rejoining = ctx.goes_on
@@ -176,7 +179,8 @@ class PortalShell:
     def _deliver(self) -> None:
         """Read what the siblings of `_undelivered` have announced when somebody hears it, or not in time."""
         now_ns = self._ctx.loop.now_ns()
-        if now_ns >= self._deliver_ns or self._link.can_deliver(now_ns):
+        has_proxies = not self._ctx.goes_on or self.core.sources.has_all_had or now_ns >= self._routed_ns
+        if now_ns >= self._deliver_ns or (has_proxies and self._link.can_deliver(now_ns)):
             while self._undelivered:
                 self._intake.deliver(self._undelivered.pop())
         elif not self._is_stopping:
