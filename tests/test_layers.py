@@ -128,8 +128,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "supervisor.monitor.known", "supervisor.monitor.answers", "supervisor.monitor.pages",
     ),
     "supervisor.parent": (
-        *FLOOR, "dro.bus", "dro.devices", "dro.config.reading", "dro.config.dro_xml", "portals.endpoint",
-        "portals.peer.process", "router",
+        *FLOOR, "dro.bus", "dro.devices", "dro.config.reading", "dro.config.dro_xml", "dro.config.change",
+        "portals.endpoint", "portals.peer.process", "router",
         "supervisor.host", "supervisor.admin", "supervisor.history", "supervisor.monitor",
     ),
     "supervisor.reload": (

@@ -85,6 +85,8 @@ CLOSING_MS: Final = 2_000
 RING: Final = "ring"
 FORMER_RING: Final = "ring.former"
 """What the rings of this incarnation and the one before are called in the folder of what is kept."""
+SIBLING_RING: Final = "sibling"
+"""Begins the names of siblings' rings there; worker and incarnation follow."""
 STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 FORK_MASK: Final = frozenset({*STOP_SIGNALS, signal.SIGHUP})
 """Signals that stay blocked from before the fork until the child has handlers of its own."""
@@ -231,10 +233,40 @@ class WorkerContext:
         return ring
 
     def open_ring(self, peer: PeerUp) -> RingReader:
-        """Open a sibling's ring. Raises: ResourceError when it has none, or died meanwhile (`on_peer_down` follows)."""
+        """Open a sibling's ring, so that it is there for the next incarnation, too, until `forget_sibling_ring`.
+
+        Raises: ResourceError when it has none, or died meanwhile (`on_peer_down` follows).
+        """
         if not peer.ring:
             raise ResourceError(f"{peer.name} has no fragment ring")
-        return RingReader.open(Path(peer.ring), peer.incarnation)
+        ring = RingReader.open(Path(peer.ring), peer.incarnation)
+        if self.kept_state.folder is not None:
+            with contextlib.suppress(OSError):
+                os.link(peer.ring, self._sibling_ring(peer.worker, peer.incarnation))
+        return ring
+
+    def _sibling_ring(self, worker: int, incarnation: int) -> Path:
+        return self.kept_dir / f"{SIBLING_RING}.{worker}.{incarnation}"
+
+    def former_sibling_rings(self, worker: int, first: int) -> list[RingReader]:
+        """Open the rings of a sibling's incarnations that have ended, from `first` on, if not all of them was read."""
+        living = self.peers[worker].incarnation if worker in self.peers else 0
+        found = {int(path.suffix[1:]) for path in self.kept_dir.glob(f"{SIBLING_RING}.{worker}.*")}
+        rings = []
+        for incarnation in sorted(number for number in found if first <= number != living):
+            with contextlib.suppress(ResourceError):
+                rings.append(RingReader.open(self._sibling_ring(worker, incarnation), incarnation))
+        return rings
+
+    def forget_sibling_ring(self, worker: int, incarnation: int) -> None:
+        """Let go of the ring of a sibling that has ended, as all of it was read."""
+        self._sibling_ring(worker, incarnation).unlink(missing_ok=True)
+
+    def forget_former_rings(self) -> None:
+        """Let go of the rings of siblings that have ended and that nobody will read any more."""
+        living = {self._sibling_ring(peer.worker, peer.incarnation) for peer in self.peers.values()}
+        for path in set(self.kept_dir.glob(f"{SIBLING_RING}.*")) - living:
+            path.unlink(missing_ok=True)
 
     def ready(self) -> None:
         """Say that everything is bound and running: siblings are told, and this worker is told of them."""

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from dro.errors import DecodeError
+from dro.kept.memory import leaves_enough
 from dro.kept.rows import KeptRow
 from dro.kept.store import TurnNumber
 
@@ -37,9 +38,6 @@ _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there o
 MIN_CAPACITY: Final = 256 << 10
 ROOM_SHARE: Final = 64
 """When records have to go, that part of the log is made free at once."""
-LEFT_SHARE: Final = 4
-LEFT_BYTES: Final = 64 << 20
-"""Logs leave that much of their file system, or that part of it if it is less: rings need it, for data."""
 
 
 class LogRecord(NamedTuple):
@@ -140,6 +138,11 @@ class SharedLog:
         return self._row.former is not None
 
     @property
+    def extent(self) -> int:
+        """Return how much memory it takes."""
+        return self._extent
+
+    @property
     def mark(self) -> int:
         """Return what the owner wants to find again."""
         return self._mark
@@ -182,7 +185,10 @@ class SharedLog:
     def append_mixed(
         self, first: int, ends: Sequence[int], payloads: Sequence[int], data: memoryview, after: int
     ) -> bool:
-        """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room."""
+        """Log pieces of any sizes that fill `data`, number i up to `ends[i]`; False when there is no room.
+
+        `payloads` may have more, of pieces that are not logged now.
+        """
         nbytes = len(data)
         to = self.reserve(nbytes, len(ends))
         if to is None:
@@ -252,10 +258,20 @@ class SharedLog:
         begin, end = self._begin, end + self._capacity // ROOM_SHARE
         while begin < self._end and end - begin > self._capacity:
             begin = self._following(begin)
+        self._begin_at(begin)
+
+    def _begin_at(self, begin: int) -> None:
         self._begin = min(begin, self._end)
         if begin < self._end:
             self._first = self._words[(begin % self._capacity >> 3) + 2]
         self._write_row()
+
+    def let_go(self, first: int) -> None:
+        """Let go of the records in front of the one that begins with `first`, or of all."""
+        begin = self._begin
+        while begin < self._end and _unpack_from(self._mv, begin % self._capacity)[3] < first:
+            begin = self._following(begin)
+        self._begin_at(begin)
 
     def _following(self, at: int) -> int:
         """Return where the record behind that one begins, or would begin. Raises: DecodeError.
@@ -281,9 +297,7 @@ class SharedLog:
     def _grow(self, nbytes: int) -> bool:
         extent = min(self._capacity, max(2 * self._extent, _FIRST_BYTES, nbytes))
         try:
-            about = os.fstatvfs(self._fd)
-            left = about.f_bavail * about.f_frsize - (extent - self._extent)
-            if left < min(LEFT_BYTES, about.f_blocks * about.f_frsize // LEFT_SHARE):
+            if not leaves_enough(self._fd, extent - self._extent):
                 return False
             os.posix_fallocate(self._fd, self._extent, extent - self._extent)
         except OSError:

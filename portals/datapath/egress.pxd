@@ -6,7 +6,7 @@ from portals.datapath.outgoing cimport Lane
 cdef Py_ssize_t _ACCOUNTED, _SENT, _SENT_OF, _FORWARDED
 
 cdef class Egress:
-    cdef public object queue, _now_ns, _call_later, _order
+    cdef public object queue, _now_ns, _call_later, _order, logs
     cdef public CounterPage _page
     cdef public dict _feeds, _lanes, _touched, _rings, _again
     cdef public RunTable _table

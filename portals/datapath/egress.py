@@ -19,9 +19,10 @@ from dro.bus.counters import CounterPage
 from dro.bus.descriptors import BatchDescriptor as QueueSlot
 from dro.clock import ms
 from dro.errors import DecodeError
+from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
+from dro.metrics.slots import PairSlot, Slot
 from dro.sqn import MASK
 from dro.transport.runs import (
     FLAG_REPAIR,
@@ -42,6 +43,7 @@ from portals.datapath.feeder_order import FeederOrder
 from portals.datapath.max_queue import MaxQueue
 from portals.datapath.outgoing import MAX_FEEDERS, Lane, ProxySource, totals
 from portals.datapath.plan import plan
+from portals.datapath.waiting_log import WaitingLogs
 
 # plain integers in the compiled form
 _ACCOUNTED, _SENT, _SENT_OF, _FORWARDED = PairSlot.ACCOUNTED, Slot.SENT, PairSlot.SENT, Slot.FORWARDED
@@ -69,8 +71,12 @@ class Egress:
         max_queue_bytes: int,
         now_ns: Callable[[], int],
         call_later: Callable[[int, Callable[[], object]], object],
+        kept: Kept = NOTHING_KEPT,
     ) -> None:
+        """`kept`: what waits is left there, for the next incarnation."""
         self._page = page
+        self.logs = WaitingLogs(kept, max_queue_bytes)
+        pair_books.settle_restart(page, self.logs.total)
         self._now_ns = now_ns
         self._call_later = call_later
         self._feeds: dict[int, dict[int, ProxySource]] = {}  # by worker and handle
@@ -81,13 +87,13 @@ class Egress:
         self._packs_all = False
         self._touched: dict[int, Lane] = {}  # sessions that got something since the last flush
         self._rings: dict[int, RingCopy] = {}
-        self.queue = MaxQueue(page, max_queue_bytes, now_ns)
+        self.queue = MaxQueue(page, max_queue_bytes, now_ns, self.logs if kept.rows is not None else None)
         self._order = FeederOrder(self.queue, now_ns)
         self._is_timed = False  # for what is held back
         self.is_operational = True
         """False, set by a link to another DRO that is down: what is dropped then is dropped for that reason."""
         self._drops_logged_ns = 0
-        self._again: dict[int, int] = {}  # by sibling: fragments that come once more, and are counted already
+        self._again: dict[int, list[int]] = {}  # fragments and bytes that come once more, and are counted already
 
     # siblings
 
@@ -105,61 +111,48 @@ class Egress:
         `worker_restart`.
         """
         self._send_batch()
-        page = self._page
-        base = page.pair(worker)
-        lost = forwarded - page[base + PairSlot.ACCOUNTED] - page[base + PairSlot.QUEUED]
-        lost_bytes = forwarded_bytes - page[base + PairSlot.ACCOUNTED_BYTES] - page[base + PairSlot.QUEUED_BYTES]
+        known, known_bytes = self.books_of(worker)
+        lost, lost_bytes = forwarded - known, forwarded_bytes - known_bytes
         if lost > 0 or lost_bytes > 0:
-            page.add_sized(Slot.FORWARDED, lost, lost_bytes)
+            self._page.add_sized(Slot.FORWARDED, lost, lost_bytes)
             self._drop(Slot.DROPPED_RESTART, worker, lost, lost_bytes)
         return lost
 
+    def books_of(self, worker: int) -> tuple[int, int]:
+        """Return fragments and bytes of the sibling that are in the books, without those that come once more."""
+        return pair_books.books_of(self._page, worker, self._again.get(worker, pair_books.NOTHING_AGAIN))
+
     def go_back(self, worker: int, fragments: int, nbytes: int) -> None:
-        """Take back what was accounted for beyond these: it is taken once more from the sibling's queue.
+        """What was accounted for beyond these is taken once more from the sibling's queue.
 
         What of it was sent already is no duplicate: it counts as sent, once (`_count_again`), until `end_again`.
         """
-        self._again[worker] = pair_books.go_back(self._page, worker, fragments, nbytes)
+        self._again[worker] = pair_books.counted_beyond(self._page, worker, fragments, nbytes)
 
     def end_again(self, worker: int) -> None:
         """Nothing more comes from the sibling that the incarnation before has taken."""
         self._send_batch()
-        self._again.pop(worker, None)
+        if (again := self._again.pop(worker, None)) is not None:  # that was dropped, and then counted anew
+            self._page.add_sized(self._page.pair(worker) + _ACCOUNTED, -again[0], -again[1])
 
-    def _count_again(self, worker: int, fragments: int, length: int) -> None:
-        """Count what the incarnation before had sent: for the first time, unless it was killed behind its entry."""
-        page = self._page
-        base = page.pair(worker)
-        counted = min(fragments, self._again[worker])
-        self._again[worker] -= counted
-        page.add_sized(base + _ACCOUNTED, fragments, fragments * length)
-        page.add_sized(_FORWARDED, -counted, -counted * length)
-        page.add_sized(_SENT, fragments - counted, (fragments - counted) * length)
-        page.add_sized(base + _SENT_OF, fragments - counted, (fragments - counted) * length)
+    def _count_again(self, worker: int, fragments: int, length: int, dropped: Slot | None = None) -> None:
+        pair_books.count_again(self._page, worker, self._again[worker], fragments, length, dropped)
 
-    def reconcile_own_restart(self) -> None:
-        """Settle at start what an earlier incarnation of this portal had taken over and queued, which died with it.
-
-        It may have died between two of its entries. The pairs are written first, so they are right: what they have
-        and the portal's totals have not is counted as `worker_restart`, and what the totals had taken over but
-        nobody had accounted for is taken back, as the sibling's `PortalHello` will bring it again.
-        """
-        page = self._page
-        accounted = [0, 0]
-        for worker in range(page.pair_blocks):
-            base = page.pair(worker)
-            queued, nbytes = page[base + PairSlot.QUEUED], page[base + PairSlot.QUEUED_BYTES]
-            if queued or nbytes:
-                page.set(base + PairSlot.QUEUED, 0)
-                page.set(base + PairSlot.QUEUED_BYTES, 0)
-                self._drop(Slot.DROPPED_RESTART, worker, queued, nbytes)
-            accounted[0] += page[base + PairSlot.ACCOUNTED]
-            accounted[1] += page[base + PairSlot.ACCOUNTED_BYTES]
-        for step, total in enumerate(accounted):
-            known = page[Slot.SENT + step] + sum([page[slot + step] for slot in DROP_SLOTS.values()])
-            if total > known:
-                page.add(Slot.DROPPED_RESTART + step, total - known)
-            page.set(Slot.FORWARDED + step, max(total, known))
+    def take_waited(self, worker: int) -> None:
+        """Take what waits of the sibling since the former incarnation, before anything else of it."""
+        if worker not in self.logs.waited:
+            return
+        self._send_batch()
+        table = self._table
+        for waited in self.logs.waited.pop(worker):
+            table.rows = waited.table.rows
+            table.tobytes()[:] = waited.table.tobytes()
+            fragments, nbytes = table.total()
+            self._page.add_sized(_FORWARDED, fragments, nbytes)
+            self._buffer, self._worker = waited.data, worker
+            self._send_batch()
+        self.flush_sessions()
+        self.logs.on_taken(worker)
 
     def accounted(self, worker: int) -> int:
         """Fragments of the sibling that were ever sent or dropped here."""
@@ -241,6 +234,7 @@ class Egress:
         if removed:
             events.event(LogEvent.QUEUED_DATA_DROPPED, {"topic": proxy.topic})
         del lane.proxies[proxy.topic_index]
+        self.queue.let_go(lane)
         proxy.lane = None
         if not lane.proxies:
             del self._lanes[id(lane.transport)]
@@ -255,6 +249,7 @@ class Egress:
         for lane in self._lanes.values():
             for worker, fragments, nbytes in self.queue.clear(lane):
                 self._drop(Slot.DROPPED_NOT_OPERATIONAL, worker, fragments, nbytes)
+            self.queue.let_go(lane)
 
     def _why(self, slot: Slot) -> Slot:
         """Return the reason to drop something: `slot`, while the link is up."""
@@ -349,7 +344,10 @@ class Egress:
         nbytes = fragments * length
         proxy = released or self._feeds.get(worker, {}).get(handle)
         if proxy is None or proxy.lane is None:
-            self._drop(self._why(Slot.DROPPED_DELETED), worker, fragments, nbytes)
+            if worker in self._again:
+                self._count_again(worker, fragments, length, self._why(Slot.DROPPED_DELETED))
+            else:
+                self._drop(self._why(Slot.DROPPED_DELETED), worker, fragments, nbytes)
             return
         lane = proxy.lane
         if length > lane.fragment_max_bytes:
@@ -461,6 +459,7 @@ class Egress:
             if taken:
                 self.queue.on_taken(lane, waiting, rows, taken)
                 self._count_sent(waiting.worker, [*map(sub, offered, totals(table))])
+                self.queue.let_go(lane)
             if table.rows:
                 break
         transport.flush()
@@ -474,7 +473,7 @@ class Egress:
             return
         page = self._page
         base = page.pair(worker)
-        page.add_sized(base + _ACCOUNTED, fragments, nbytes)  # first, see `reconcile_own_restart`
+        page.add_sized(base + _ACCOUNTED, fragments, nbytes)  # first, see `settle_restart`
         page.add_sized(_SENT, fragments, nbytes)
         page.add_sized(base + _SENT_OF, fragments, nbytes)
         if requests:

@@ -3,8 +3,8 @@ from dro.bus.descriptors cimport DescriptorReader
 cdef class Intake:
     cdef public object _egress
     cdef public object _addressed
-    cdef public dict _addressed_queues, _queues, _introduced, _polled, _leaving, _waits, _places, _taken, _again
-    cdef public object _rows, _turn, _turn_row, _page
+    cdef public dict _addressed_queues, _queues, _introduced, _polled, _leaving, _waits, _places, _taken, _again, _older
+    cdef public object _rows, _turn, _turn_row, _page, _on_read, _me
     cdef public set _can_deliver
 
     cpdef bint take(self) except -1

@@ -8,7 +8,8 @@ met. All of it is done a few batches a turn.
 
     added            nothing is taken
     greeted          what waited for too long is dropped; the rest waits until it can be delivered
-    greeting         what was announced before the greeting is taken; then it is compared
+    greeting         what is left of its older incarnation, with which this portal died, is taken, then what was
+                     announced before the greeting is taken; then it is compared
     polled           what comes is taken
     leaving          the rest is taken, then the ring is closed
 """
@@ -25,7 +26,6 @@ from dro.kept.rows import KeptRow
 from dro.kept.store import NOTHING_KEPT, Kept
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
-from portals.datapath.pair_books import books_of
 
 PLACE: Final = b"place"
 """Kind of the rows: incarnation of a sibling's ring, descriptors worked off, fragments and bytes in its books."""
@@ -38,8 +38,19 @@ MESSAGES_PER_TURN: Final = 8  # of addressed data, likewise
 class Intake:
     """The queues of all siblings that are up, and of those that are not read to their end."""
 
-    def __init__(self, egress: Egress, addressed: AddressedData, page: CounterPage, kept: Kept = NOTHING_KEPT) -> None:
-        """`page` has the books; `kept`: what the next incarnation of this portal goes on with."""
+    def __init__(
+        self,
+        egress: Egress,
+        addressed: AddressedData,
+        page: CounterPage,
+        kept: Kept = NOTHING_KEPT,
+        on_read: Callable[[int, int], object] = lambda _worker, _incarnation: None,
+    ) -> None:
+        """`page` has the books; `kept`: what the next incarnation of this portal goes on with.
+
+        `on_read` is told of a sibling's ring, by worker and incarnation, that was read to its end.
+        """
+        self._on_read = on_read
         self._page = page
         self._rows = kept.rows
         self._again: dict[int, int] = {}  # up to here the incarnation before may have taken descriptors of a sibling
@@ -59,26 +70,49 @@ class Intake:
         self._polled: dict[int, DescriptorReader] = {}
         self._leaving: dict[int, DescriptorReader] = {}
         self._waits: dict[int, Callable[[], object]] = {}  # for the end of one that leaves
+        self._me = 0
+        if self._rows is not None:
+            egress.queue.place_of = self._place_of
+        self._older: dict[int, list[DescriptorReader]] = {}  # of a sibling that died together with this portal
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._queues
 
-    def add(self, worker: int, ring: RingReader, me: int) -> None:
-        """`me` is the worker index of this portal."""
+    def add(
+        self,
+        worker: int,
+        ring: RingReader,
+        me: int,
+        older_rings: Callable[[int], list[RingReader]] = lambda _: [],
+    ) -> None:
+        """`me` is the worker index of this portal.
+
+        `older_rings` opens what this portal had not read of the sibling's incarnations from that one on.
+        """
+        self._me = me
         row = self._rows.row(PLACE, b"%d" % worker) if self._rows is not None else None
-        former = row.former if row is not None else None
-        goes_on_at = 0
-        if former is not None and former.a == ring.incarnation:
+        former = row.former if row is not None and worker not in self._places else None
+        older = older_rings(former.a) if former is not None and former.a != ring.incarnation else []
+        goes_on_at = waited = waited_bytes = 0
+        if row is not None and worker not in self._places:
+            place = None if former is None else (former.a, former.b)
+            waited, waited_bytes = self._egress.logs.finished(worker, place)
+        if former is not None and (older or former.a == ring.incarnation):
             goes_on_at = former.b
-            self._egress.go_back(worker, former.c, former.d)
+            self._egress.go_back(worker, former.c - waited, former.d - waited_bytes)
             self._again[worker] = goes_on_at + BATCHES_PER_TURN
         if row is not None:
             self._places[worker] = row
+        if older:
+            first, *others = older
+            self._older[worker] = [DescriptorReader(first, me, goes_on_at=goes_on_at)]
+            self._older[worker] += [DescriptorReader(other, me) for other in others]
+            goes_on_at = 0
         self._queues[worker] = queue = DescriptorReader(ring, me, goes_on_at=goes_on_at)
-        if row is not None and (former is None or former.a != ring.incarnation):
-            row.write(ring.incarnation, queue.taken, *books_of(self._page, worker))
+        if row is not None and not older and (former is None or former.a != ring.incarnation):
+            row.write(ring.incarnation, queue.taken, *self._egress.books_of(worker))
         self._addressed_queues[worker] = DescriptorReader(ring, me, ADDRESSED)
-        self._egress.on_ring(worker, ring)
+        self._egress.on_ring(worker, older[0] if older else ring)
 
     def remove(self, worker: int) -> None:
         """The sibling is gone: take all that it has announced, then let go of its ring."""
@@ -154,6 +188,12 @@ class Intake:
                 self._finish(worker, queue)  # the queue may be full of these
             if worker not in self._can_deliver:
                 continue
+            if self._rows is not None:
+                self._egress.take_waited(worker)
+            if worker in self._older:
+                worked = True
+                if self._take_older(worker):
+                    continue
             worked |= self._take(worker, queue, min(BATCHES_PER_TURN, announced - queue.taken))
             if queue.taken >= announced or not queue.has_more():
                 del self._introduced[worker]
@@ -167,10 +207,42 @@ class Intake:
     def _take_leaving(self) -> bool:
         worked = False
         for worker, queue in list(self._leaving.items()):
+            if worker in self._older and self._take_older(worker):
+                worked = True
+                continue
             worked |= self._take(worker, queue, BATCHES_PER_TURN)
             if not queue.has_more():
                 self._close(worker, queue)
         return worked
+
+    def _take_older(self, worker: int) -> bool:
+        """Take what a sibling had announced that died together with this portal; whether there is more of it."""
+        older = self._older[worker][0]
+        self._take(worker, older, BATCHES_PER_TURN)
+        if older.has_more():
+            return True
+        self._egress.flush_sessions()
+        self._finish_taken()
+        if self._again.pop(worker, None) is not None:
+            self._egress.end_again(worker)
+        self._older[worker].pop(0)
+        queue = self._reading(worker)
+        assert queue is not None
+        self._egress.on_ring(worker, queue.ring)
+        self._finish(worker, queue)
+        messages = DescriptorReader(older.ring, self._me, ADDRESSED)
+        self._take_addressed(worker, messages, ADDRESSED.slots)
+        self._let_go(worker, older, messages)
+        if self._older[worker]:
+            return True
+        del self._older[worker]
+        return False
+
+    def _reading(self, worker: int) -> DescriptorReader | None:
+        """Return the queue of the sibling that is read now."""
+        if older := self._older.get(worker):
+            return older[0]
+        return self._queues.get(worker) or self._leaving.get(worker)
 
     def _take(self, worker: int, queue: DescriptorReader, most: int) -> bool:
         worked = False
@@ -196,9 +268,14 @@ class Intake:
             self._turn_row.write(self._turn.now)
             self._turn.now += 1
 
+    def _place_of(self, worker: int) -> tuple[int, int]:
+        """Return up to where descriptors of the sibling have been taken: incarnation of its ring, and how many."""
+        queue = self._reading(worker)
+        return (0, 0) if queue is None else (queue.ring.incarnation, queue.taken)
+
     def _finish(self, worker: int, queue: DescriptorReader) -> None:
-        if (row := self._places.get(worker)) is not None:
-            row.write(queue.ring.incarnation, queue.taken, *books_of(self._page, worker))
+        if (row := self._places.get(worker)) is not None and self._reading(worker) is queue:
+            row.write(queue.ring.incarnation, queue.taken, *self._egress.books_of(worker))
         queue.finish()
 
     def _close(self, worker: int, queue: DescriptorReader) -> None:
@@ -208,11 +285,16 @@ class Intake:
         self._egress.on_ring(worker, None)
         messages = self._addressed_queues.pop(worker)
         self._take_addressed(worker, messages, ADDRESSED.slots)
+        self._let_go(worker, queue, messages)
+        if (then := self._waits.pop(worker, None)) is not None:
+            then()
+
+    def _let_go(self, worker: int, queue: DescriptorReader, messages: DescriptorReader) -> None:
+        """Close a ring that was read to its end, and its queues."""
         messages.close()
         queue.close()
         queue.ring.close()
-        if (then := self._waits.pop(worker, None)) is not None:
-            then()
+        self._on_read(worker, queue.ring.incarnation)
 
     def before_sleep(self) -> bool:
         if self._leaving or not self._can_deliver.isdisjoint(self._introduced):

@@ -16,9 +16,11 @@ from dro.clock import NS_PER_US
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.transport.frames import keep_first
+from dro.transport.kept_senders import PIECES
 from dro.transport.runs import FRAGMENTS, KIND_SHIFT, KIND_TSNI, LENGTH, ROW, SHAPE, RunTable
 from portals.datapath.episodes import Episodes
 from portals.datapath.outgoing import Lane, ProxySource, Waiting, copy_of, first_bytes, set_apart
+from portals.datapath.waiting_log import Place, WaitingLogs
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +28,14 @@ log = logging.getLogger(__name__)
 class MaxQueue:
     """See the module text."""
 
-    def __init__(self, page: CounterPage, limit_bytes: int, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, page: CounterPage, limit_bytes: int, now_ns: Callable[[], int], logs: WaitingLogs | None = None
+    ) -> None:
+        """`logs`: of what waits, where that outlives the process."""
         self.nbytes = 0
+        self._logs = logs
+        self.place_of: Callable[[int], Place] = lambda _: (0, 0)
+        """Says what was taken of a sibling by now."""
         self._page = page
         self._now_ns = now_ns
         self._blocked_ns = 0  # up to when it is counted for how long sends have blocked
@@ -62,8 +70,13 @@ class MaxQueue:
             table.add_run(run)
             if run.kind == KIND_TSNI:
                 lane.proxies[run.topic_index].tsni_waits = False
-        if not kept.rows:
-            return
+        while kept.rows:
+            left = keep_first(kept, min(PIECES, kept.fragments()))
+            self._add(lane, worker, buffer, kept, now_ns)
+            kept = left
+
+    def _add(self, lane: Lane, worker: int, buffer: bytearray, kept: RunTable, now_ns: int) -> None:
+        """Let these rows wait: no more of them than the next incarnation finds in the log of what was sent."""
         fragments, nbytes = kept.fragments(), kept.nbytes()
         waiting = Waiting(worker, set_apart(buffer, kept), kept, nbytes)
         for topic in kept.column(0):
@@ -76,8 +89,23 @@ class MaxQueue:
             self._page.set(Slot.SEND_BLOCKED, 1)
             self._page.add(Slot.SEND_BLOCKED_EPISODES)
         self._batches += 1
+        if lane.log is None and self._logs is not None and not lane.waiting:
+            lane.log = self._logs.new_log()
         lane.waiting.append(waiting)
+        if lane.log is not None:
+            lane.log.add(waiting, lane, self.place_of(worker))
         self.count(worker, fragments, nbytes)
+
+    @staticmethod
+    def let_go(lane: Lane) -> None:
+        """Log no longer what waits no more, when that is in the books."""
+        if lane.log is None:
+            return
+        if lane.waiting:
+            lane.log.keep_from(lane.waiting[0].number)
+        elif lane.log.is_over() or not lane.proxies:
+            lane.log.close()
+            lane.log = None
 
     @staticmethod
     def _without_tsnis(lane: Lane, table: RunTable) -> RunTable:

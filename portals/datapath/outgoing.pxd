@@ -16,7 +16,7 @@ cdef class ProxySource:
     cdef public bint before_goes_on, tsni_waits
 
 cdef class Lane:
-    cdef public object transport, waiting
+    cdef public object transport, waiting, log
     cdef public Py_ssize_t fragment_max_bytes
     cdef public dict proxies
     cdef public list noted, topics

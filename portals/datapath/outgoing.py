@@ -11,7 +11,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 from dro.transport.runs import (
     FLAG_REQUEST,
@@ -39,6 +39,15 @@ _WORDS, _FRAGMENTS, _LENGTH, _SHAPE = WORDS, FRAGMENTS, LENGTH, SHAPE
 
 Feeder = tuple[int, int]
 """Worker and the handle of the source there."""
+
+
+class LaneLog(Protocol):
+    """What waits in a lane, for the next incarnation of this process; see `portals.datapath.waiting_log`."""
+
+    def add(self, waiting: Waiting, lane: Lane, place: tuple[int, int]) -> None: ...
+    def keep_from(self, number: int) -> None: ...
+    def is_over(self) -> bool: ...
+    def close(self) -> None: ...
 
 
 class ProxySource:
@@ -82,18 +91,19 @@ class ProxySource:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """What a session did not take of one batch of a sibling."""
+    """What a session did not take of one batch of a sibling; `number`: in the log of its lane, 0 if it is not there."""
 
     worker: int
     buffer: bytearray
     table: RunTable
     nbytes: int
+    number: int = 0
 
 
 class Lane:
-    """One session that proxy sources share: the rows of the batch at hand, and what waits."""
+    """One session that proxy sources share: the rows of the batch at hand, and what waits, with its log."""
 
-    __slots__ = ("fragment_max_bytes", "noted", "proxies", "table", "topics", "transport", "waiting")
+    __slots__ = ("fragment_max_bytes", "log", "noted", "proxies", "table", "topics", "transport", "waiting")
 
     def __init__(self, transport: SenderTransport) -> None:
         self.transport = transport
@@ -103,6 +113,7 @@ class Lane:
         self.topics: list[int] = []  # their topic indexes
         self.table = RunTable()
         self.waiting: deque[Waiting] = deque()
+        self.log: LaneLog | None = None
 
     def note(self, row: int, topic_index: int) -> None:
         """That row of the batch at hand is for the session, with that topic index."""

@@ -2,23 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Final
+
 from dro.bus.counters import CounterPage
-from dro.metrics.slots import PairSlot
+from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
+
+NOTHING_AGAIN: Final = (0, 0)
 
 
-def books_of(page: CounterPage, worker: int) -> tuple[int, int]:
-    """Return fragments and bytes of the sibling that were ever sent or dropped, or that wait."""
+def books_of(page: CounterPage, worker: int, again: Sequence[int] = NOTHING_AGAIN) -> tuple[int, int]:
+    """Return fragments and bytes of the sibling that were ever sent or dropped, or that wait.
+
+    `again`: what was accounted for and comes once more.
+    """
     base = page.pair(worker)
     return (
-        page[base + PairSlot.ACCOUNTED] + page[base + PairSlot.QUEUED],
-        page[base + PairSlot.ACCOUNTED_BYTES] + page[base + PairSlot.QUEUED_BYTES],
+        page[base + PairSlot.ACCOUNTED] + page[base + PairSlot.QUEUED] - again[0],
+        page[base + PairSlot.ACCOUNTED_BYTES] + page[base + PairSlot.QUEUED_BYTES] - again[1],
     )
 
 
-def go_back(page: CounterPage, worker: int, fragments: int, nbytes: int) -> int:
-    """Take back what was accounted for beyond these; returns how many fragments that is."""
+def settle_restart(page: CounterPage, waited: Callable[[int], tuple[int, int]]) -> None:
+    """Settle what an earlier incarnation of this portal had taken over and queued, which died with it.
+
+    `waited` says what of a sibling's fragments did not. It may have died between two of its entries. The pairs are
+    written first, so they are right: what they have and the portal's totals have not is counted as `worker_restart`,
+    and what the totals had taken over but nobody had accounted for is taken back, as the sibling's `PortalHello` will
+    bring it again.
+    """
+    accounted = [0, 0]
+    for worker in range(page.pair_blocks):
+        base = page.pair(worker)
+        kept = waited(worker)
+        for step in range(2):
+            queued = page[base + PairSlot.QUEUED + step]
+            page.set(base + PairSlot.QUEUED + step, 0)
+            if (lost := queued - kept[step]) > 0:
+                page.add(base + PairSlot.ACCOUNTED + step, lost)
+                page.add(Slot.DROPPED_RESTART + step, lost)
+            accounted[step] += page[base + PairSlot.ACCOUNTED + step]
+    for step, total in enumerate(accounted):
+        known = page[Slot.SENT + step] + sum([page[slot + step] for slot in DROP_SLOTS.values()])
+        if total > known:
+            page.add(Slot.DROPPED_RESTART + step, total - known)
+        page.set(Slot.FORWARDED + step, max(total, known))
+
+
+def counted_beyond(page: CounterPage, worker: int, fragments: int, nbytes: int) -> list[int]:
+    """Return how many fragments and bytes were accounted for beyond these."""
     base = page.pair(worker)
-    accounted, accounted_bytes = page[base + PairSlot.ACCOUNTED], page[base + PairSlot.ACCOUNTED_BYTES]
-    page.set(base + PairSlot.ACCOUNTED, min(accounted, fragments))
-    page.set(base + PairSlot.ACCOUNTED_BYTES, min(accounted_bytes, nbytes))
-    return max(0, accounted - fragments)
+    return [max(0, page[base + PairSlot.ACCOUNTED] - fragments), max(0, page[base + PairSlot.ACCOUNTED_BYTES] - nbytes)]
+
+
+def count_again(
+    page: CounterPage, worker: int, again: list[int], fragments: int, length: int, dropped: Slot | None
+) -> None:
+    """Count what the incarnation before had sent, or `dropped`: once, wherever that was killed.
+
+    `again`: how much it had counted of what comes once more; less than that comes then.
+    """
+    counted = min(fragments, again[0])
+    again[0] -= counted
+    again[1] -= counted * length
+    page.add_sized(Slot.FORWARDED, -counted, -counted * length)
+    new, nbytes = fragments - counted, (fragments - counted) * length
+    base = page.pair(worker)
+    page.add_sized(base + PairSlot.ACCOUNTED, new, nbytes)
+    page.add_sized(Slot.SENT if dropped is None else dropped, new, nbytes)
+    if dropped is None:
+        page.add_sized(base + PairSlot.SENT, new, nbytes)

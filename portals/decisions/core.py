@@ -209,6 +209,13 @@ class PortalCore:
 
     # siblings
 
+    def rejoin(self, sources: Iterable[tuple[SourceSeen, Iterable[int]]]) -> None:
+        """Join what an older incarnation of this portal had joined, and forward it to the same siblings."""
+        for source, workers in sources:
+            for worker in workers:
+                if self.own.know(worker, source):
+                    self._effects.append(JoinKnownSource(source))
+
     def on_sibling_up(
         self,
         worker: int,

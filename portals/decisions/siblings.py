@@ -104,7 +104,7 @@ class Siblings:
         sibling = self._siblings[worker]
         if incarnation <= sibling.incarnation and sibling.is_up:
             return False
-        if sibling.symbols or sibling.offers:
+        if sibling.symbols or sibling.offers or sibling.stale_until_ns is not None:
             sibling.stale_until_ns = now_ns + RELEARN_LIMIT_NS
         sibling.incarnation = incarnation
         sibling.is_up = True

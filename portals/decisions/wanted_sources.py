@@ -79,6 +79,11 @@ class WantedSources:
     def on_had(self, otid: bytes) -> None:
         self._had[otid] = None
 
+    @property
+    def has_all_had(self) -> bool:
+        """Whether each that an older incarnation had is there again: routes may come after they are named."""
+        return all(otid in self.by_otid for otid in self._had)
+
     def take_had(self) -> Iterable[bytes]:
         had, self._had = self._had, Table()
         return had

@@ -9,7 +9,7 @@ Source: forwarding notes, sections 2 to 10.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -63,6 +63,7 @@ from portals.decisions.relearning import CHECK_NS
 from portals.shell.conversations import Conversations
 from portals.shell.drain import DrainPortal
 from portals.shell.gauges import count_interest, show_core
+from portals.shell.kept_sources import KeptSources
 from portals.shell.link import Link
 
 GAUGES_NS: Final = ms(500)
@@ -71,8 +72,12 @@ RING_RETRY_NS: Final = s(1)  # Guess
 BUSY_NS: Final = ms(500)
 DELIVER_NS: Final = s(2)
 """What siblings announced while this portal was away waits for proxy sources and receivers no longer than that."""
+GOES_ON_NS: Final = s(4)
+"""That, of a portal that goes on: all of it has been there before. Queues of 4,032 batches hold about as much."""
 KNOWN_NS: Final = s(2)
 """How long a portal that goes on waits for siblings to name the sources that they had from it."""
+ROUTED_NS: Final = s(2)
+"""How long a portal that goes on waits for routes to all proxy sources that it had: the route manager may be new."""
 LOOK_NS: Final = ms(4)
 """Between two looks whether receivers have joined."""
 _WAITS_REMEDY: Final = "let receivers share fewer patterns; see which there are with tnwgdctl interest"
@@ -88,8 +93,7 @@ class PortalShell:
         self.now_ns, self.run_in_slices = ctx.loop.now_ns, ctx.loop.run_in_slices
         self.on_interest = partial(count_interest, page=ctx.counters)
         self.engine = PortalEngine(core, self)
-        self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns, ctx.loop.call_later)
-        self.egress.reconcile_own_restart()
+        self.egress = Egress(ctx.counters, max_queue_bytes, ctx.loop.now_ns, ctx.loop.call_later, ctx.kept_state)
         self._ring = ring = ctx.create_ring(ring_bytes(max_queue_bytes))
         self._queues = DescriptorWriter(ring)
         self.ingress = Ingress(
@@ -100,7 +104,7 @@ class PortalShell:
             self.ingress.go_on(ctx.former_ring)
         ring.needs.append(self.ingress.has_placed)
         self.addressed = AddressedData(ring, ctx.counters, DescriptorWriter(ring, ADDRESSED), self._wake)
-        self._intake = Intake(self.egress, self.addressed, ctx.counters, ctx.kept_state)
+        self._intake = Intake(self.egress, self.addressed, ctx.counters, ctx.kept_state, ctx.forget_sibling_ring)
         self.entries: Table[int, ForwardEntry] = Table()  # own sources by handle
         self._siblings = Conversations(ctx, self._on_message, self.engine.act, lambda: self.engine.is_behind)
         self._route_manager: int | None = None
@@ -109,7 +113,13 @@ class PortalShell:
         self._is_stopping = False
         self._acts_soon = False
         self._undelivered: set[int] = set()  # siblings whose proxy sources are open, while receivers join
-        self._deliver_ns = ctx.loop.now_ns() + DELIVER_NS
+        self._deliver_limit_ns = GOES_ON_NS if ctx.goes_on else DELIVER_NS
+        self._deliver_ns = ctx.loop.now_ns() + self._deliver_limit_ns
+        self._routed_ns = ctx.loop.now_ns() + ROUTED_NS  # from then on no proxy source is waited for
+        self._kept_sources = KeptSources(ctx.kept_state)
+        self._to_rejoin = self._kept_sources.former if ctx.goes_on else []
+        self._is_rejoining = ctx.goes_on
+        self._unmet: list[PeerUp] = []  # siblings that came up meanwhile
         self._forwards_again = not ctx.goes_on
         self.on_forwards_again: Callable[[], object] = lambda: None
         """Called once in a portal that goes on: it forwards again what its former incarnation did."""
@@ -126,6 +136,7 @@ class PortalShell:
         ctx.on_peer_removed = self._on_peer_removed
         ctx.on_drain = self.drain.on_drain
         ctx.on_stop = self._on_stop
+        self.core.rejoin(self._to_rejoin)
         self.engine.start(link)
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
@@ -144,7 +155,8 @@ class PortalShell:
             self._route_manager = peer.worker
             self.report_up()
         elif peer.role in (Role.ENDPOINT, Role.PEER):
-            self._intake.when_gone(peer.worker, partial(self._on_sibling_up, peer))
+            meet = self._unmet.append if self._is_rejoining else self._on_sibling_up
+            self._intake.when_gone(peer.worker, partial(meet, peer))
 
     def _on_sibling_up(self, peer: PeerUp) -> None:
         try:
@@ -154,12 +166,12 @@ class PortalShell:
             self._ctx.loop.call_later(RING_RETRY_NS, partial(self._on_ring_retry, peer))
             return
         now_ns = self._ctx.loop.now_ns()
-        self._intake.add(peer.worker, ring, self._ctx.index)
+        self._intake.add(peer.worker, ring, self._ctx.index, partial(self._ctx.former_sibling_rings, peer.worker))
         self._siblings.begin(peer.worker)
         handed, announced = self.ingress.handed(peer.worker), self._queues.announced(peer.worker)
         expired = self._queues.expired(peer.worker)
         self.core.on_sibling_up(peer.worker, peer.incarnation, *handed, now_ns, announced, expired)
-        self._ctx.loop.call_later(DELIVER_NS, partial(self._deliver_late, peer))
+        self._ctx.loop.call_later(self._deliver_limit_ns, partial(self._deliver_late, peer))
         self.engine.act()
 
     def _deliver_late(self, peer: PeerUp) -> None:
@@ -167,9 +179,10 @@ class PortalShell:
             self._intake.deliver(peer.worker)
 
     def _deliver(self) -> None:
-        """Read what the siblings of `_undelivered` have announced when somebody hears it, or after `DELIVER_NS`."""
+        """Read what the siblings of `_undelivered` have announced when somebody hears it, or not in time."""
         now_ns = self._ctx.loop.now_ns()
-        if now_ns >= self._deliver_ns or self._link.can_deliver(now_ns):
+        has_proxies = not self._ctx.goes_on or self.core.sources.has_all_had or now_ns >= self._routed_ns
+        if now_ns >= self._deliver_ns or (has_proxies and self._link.can_deliver(now_ns)):
             while self._undelivered:
                 self._intake.deliver(self._undelivered.pop())
         elif not self._is_stopping:
@@ -293,6 +306,7 @@ class PortalShell:
         """Take changed attributes of a source; one that was not added is fine."""
         if (entry := source.user) is not None:
             self.core.own.change(entry.handle, hop_count, cost, pass_through, join_info)
+            self._keep_source(entry.handle, entry.egress)
             self.act_soon()
 
     def remove_source(self, source: BoundSource[ForwardEntry]) -> None:
@@ -301,7 +315,12 @@ class PortalShell:
             source.user = None
             self.entries.pop(entry.handle, None)
             self.core.own.end(entry.handle)
+            self._kept_sources.forget(entry.handle)
             self.act_soon()
+
+    def _keep_source(self, handle: int, workers: Collection[int]) -> None:
+        if (seen := self.core.own.seen.get(handle)) is not None:
+            self._kept_sources.keep(seen, workers)
 
     # what is to be done
 
@@ -314,6 +333,19 @@ class PortalShell:
     def _on_soon(self) -> None:
         self._acts_soon = False
         self.engine.on_due()
+
+    def _on_rejoined(self) -> None:
+        """Go on as the former incarnation did, also for siblings that are down, and meet those that are up."""
+        self._is_rejoining = False
+        for worker in sorted({worker for _, workers in self._to_rejoin for worker in workers}):
+            self.core.on_sibling_down(worker, self._ctx.loop.now_ns())
+        if self._kept_sources.is_whole:
+            self._forward_again()
+        unmet, self._unmet = self._unmet, []
+        for peer in unmet:
+            if self._ctx.peers.get(peer.worker) is peer:
+                self._on_sibling_up(peer)
+        self.act_soon()
 
     def _look_whether_it_forwards(self) -> None:
         """Look whether all siblings have named the sources that they had from here, and these are joined."""
@@ -341,6 +373,8 @@ class PortalShell:
 
     def on_acted(self) -> None:
         self._siblings.send()
+        if self._is_rejoining and self.engine.is_quiet:
+            self._on_rejoined()
         if not self._forwards_again:
             self._look_whether_it_forwards()
         deadline = self.engine.next_deadline()
@@ -364,6 +398,7 @@ class PortalShell:
             case ChangeForwarding(handle=handle, workers=workers):
                 if (entry := self.entries.get(handle)) is not None:
                     entry.want(workers)
+                    self._keep_source(handle, workers)
             case ReadQueue(worker=worker):
                 self._readable.add(worker)
                 self._undelivered.add(worker)
@@ -387,8 +422,17 @@ class PortalShell:
                     self._ctx.limited(LogEvent.SOURCE_OTHER_TOPIC, extra={"otid": otid.hex()} | extra)
 
     def _check_relearnt(self) -> None:
-        if not self._is_stopping and not self.engine.check_relearnt():
+        if self._is_stopping:
+            return
+        if not self.engine.check_relearnt():
             self._ctx.loop.call_later(CHECK_NS, self._check_relearnt)
+            return
+        for source, _ in self._to_rejoin:
+            if source.handle not in self.entries:
+                self._kept_sources.forget(source.handle)
+        self._to_rejoin = []
+        self._ctx.forget_former_rings()
+        self.egress.logs.forget_former()
 
     # the end
 

@@ -57,6 +57,10 @@ class Estate:
     def on_start(self) -> None:
         self.succession.on_start(self._loop.now_ns(), self._worker.spec.part)
 
+    def on_taken_over(self) -> None:
+        """Note that the process has the newest configuration, as far as it can while it runs."""
+        self.succession.part = self._worker.spec.taken_over(self.succession.part)
+
     def on_end(self, status: int) -> None:
         """Note that the process is gone, and let go of what no next life uses."""
         self.sockets.detach()

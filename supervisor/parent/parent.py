@@ -125,7 +125,7 @@ class Parent(Generic[C]):
             close_inherited=self._close_inherited,
         )
         self._tasks: set[ForkedTask[Any]] = set()
-        self.rollout: Final = Rollout(self.workers, self.loop, self.processes.send)
+        self.rollout: Final = Rollout(self.workers, self.loop, self.processes.send, self.processes.on_taken_over)
         self.configuration: Final = ConfigInForce(self.workers, self.rollout, config, planner, part_for)
         self.operations: Final = Operations(
             self.workers, self.processes, self.loop, log, start=self._start, spec_of=self.configuration.spec_of

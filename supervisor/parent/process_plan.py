@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
+from dro.config.change.reload_class import live_fields
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
 from dro.errors import ConfigError
 from supervisor.admin.status import ROUTE_MANAGER_NAME
@@ -35,8 +36,10 @@ def plan_of(config: DroConfig, history: HistoryOptions | None = None) -> list[Wo
 
     def portal(part: EndpointConfig | PeerConfig) -> WorkerSpec:
         if isinstance(part, PeerConfig):
-            return WorkerSpec(part.name, Role.PEER, lambda ctx: run_peer(ctx, part, config), part)
-        return WorkerSpec(part.name, Role.ENDPOINT, lambda ctx: run_endpoint(ctx, part, config), part)
+            live = live_fields("peer")
+            return WorkerSpec(part.name, Role.PEER, lambda ctx: run_peer(ctx, part, config), part, live)
+        live = live_fields("endpoint")
+        return WorkerSpec(part.name, Role.ENDPOINT, lambda ctx: run_endpoint(ctx, part, config), part, live)
 
     first = WorkerSpec(ROUTE_MANAGER_NAME, Role.ROUTE_MANAGER, lambda ctx: run_route_manager(ctx, config))
     found = [first, *map(portal, portals)]

@@ -213,6 +213,10 @@ class WorkerProcesses:
         for sibling in siblings:  # behind: who hears of the first has all others to hear
             self.send(sibling, _peer_up(worker))
 
+    def on_taken_over(self, worker: Worker) -> None:
+        """Note that a worker has taken over the newest configuration."""
+        self._estates[worker.index].on_taken_over()
+
     def take_out(self, worker: Worker) -> None:
         """Tell the siblings of a worker that has ended and comes back no more."""
         for sibling in self._workers.informed_siblings(worker):

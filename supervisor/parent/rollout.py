@@ -42,7 +42,15 @@ class _Round:
 class Rollout:
     """Hands out configurations, each with a serial; a worker's record says which one it has."""
 
-    def __init__(self, workers: Workers, loop: Loop, send: Callable[[Worker, ParentMessage], object]) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        loop: Loop,
+        send: Callable[[Worker, ParentMessage], object],
+        on_taken_over: Callable[[Worker], object] = lambda _: None,
+    ) -> None:
+        """`on_taken_over`: the worker has the newest configuration, as far as it can while it runs."""
+        self._on_taken_over = on_taken_over
         self._workers = workers
         self._loop = loop
         self._send_to = send
@@ -94,6 +102,8 @@ class Rollout:
             return
         if answer.problem:
             this.problems[worker.name] = answer.problem
+        else:
+            self._on_taken_over(worker)
         this.waiting.discard(worker)
         self._end_if_complete()
 

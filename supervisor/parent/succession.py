@@ -1,8 +1,8 @@
 """Whether the next life of a worker goes on from the one before, or starts clean.
 
 A portal goes on after a death that nobody ordered, and after the order to hand over, when it had been ready, has the
-same part of the configuration as before, and did not die in a short life that went on itself: what ended that one may
-be in what it went on from.
+same part of the configuration as the process before, what that had taken over while it ran included, and did not die in
+a short life that went on itself: what ended that one may be in what it went on from.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Succession:
         self._is_portal = is_portal
         self._obstacle = "it has not run yet"
         self._has_lost_files = False
-        self._part: object = None
+        self.part: object = None
+        """The part of the configuration that the process has; the owner replaces it when it takes over another."""
         self._started_ns = 0
         self._went_on = False
         self._before: tuple[SuccessionRecord, object] = self.record(), None
@@ -49,13 +50,13 @@ class Succession:
             return self._obstacle
         if self._has_lost_files:
             return "its files were removed"
-        return "" if part == self._part else "its configuration has changed"
+        return "" if part == self.part else "its configuration has changed"
 
     def on_start(self, now_ns: int, part: object) -> None:
         """Note that a process was forked, with that part of the configuration."""
         self._before = self.record(), self._part
         self._went_on = not self.obstacle(part)
-        self._started_ns, self._part = now_ns, part
+        self._started_ns, self.part = now_ns, part
         self._obstacle = "its start failed"
         self._has_lost_files = False
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from dro.bus.actor import WorkerMain
 from dro.bus.control import ControlSocket
@@ -32,6 +32,12 @@ class WorkerSpec:
     main: WorkerMain
     part: object = None
     """Its part of the configuration; lives with equal ones can go on one from the other."""
+    live: tuple[str, ...] = ()
+    """Fields of that part, a record, that a running process takes over."""
+
+    def taken_over(self, before: Any) -> object:  # noqa: ANN401
+        """Return the part that a process has which was started with `before`, and has taken over this one."""
+        return replace(before, **{name: getattr(self.part, name) for name in self.live}) if self.live else before
 
     @property
     def is_portal(self) -> bool:

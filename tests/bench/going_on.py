@@ -30,19 +30,25 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100, help="of each transport and kind of link (default 100)")
     parser.add_argument("--links", nargs="*", default=["TCP", "UDP+TLS+LZ4"], choices=list(KINDS))
     parser.add_argument("--transports", nargs="*", default=["lbtrm", "tcp"], choices=["lbtrm", "tcp"])
+    parser.add_argument(
+        "--at-once", type=int, nargs="+", default=[1], help="how many are killed at a time, by chance one of these; "
+        "of several one may be the route manager (default 1)",
+    )  # fmt: skip
     arguments = parser.parse_args()
     problems: list[str] = []
     for transport in arguments.transports:
         pauses: list[float] = []
-        messages = 0
+        messages = clean_starts = 0
         while len(pauses) < arguments.kills:
             with tempfile.TemporaryDirectory(prefix="dro-going-on-") as name:
                 some = min(PER_DRO, arguments.kills - len(pauses))
-                outcome = kill_portals(Path(name), transport, some, random.Random())
+                outcome = kill_portals(Path(name), transport, some, random.Random(), at_once=arguments.at_once)
             pauses += outcome.pauses_ms
             messages += outcome.messages
+            clean_starts += outcome.clean_starts
             problems += outcome.problems
         show(transport, pauses, messages)
+        print(f"{transport}: {clean_starts} lives began clean")
     for kind in arguments.links:
         with tempfile.TemporaryDirectory(prefix="dro-going-on-") as name:
             result = kill_peers(Path(name), kind, arguments.kills, random.Random())

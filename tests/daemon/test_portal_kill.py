@@ -172,7 +172,7 @@ def test_mixed_traffic_is_in_the_books_over_kills_and_comes_once(tmp_path: Path,
                 if workers == ("P2",):
                     assert "source_deleted" not in one.dropped, "what came meanwhile waited for its proxy sources"
             counts = link.settle(books)
-            assert unaccounted(books, counts, is_tcp=transport == "tcp") == []
+            assert unaccounted(books, counts) == []
             assert books[2, Slot.SENT] > 0
 
 

@@ -299,7 +299,7 @@ class SimulatedSender(FakeSender):
         taken, at = table.fragments(), 0
         made, sizes, _, _ = lay_out(buffer, table, HEADROOM, DATAGRAM_BYTES)
         for size in sizes:
-            self._send(made[at : at + size])
+            self._send(bytearray(made[at : at + size]))
             at += size
         table.clear()
         return taken

@@ -107,6 +107,15 @@ class FakeWorker:
         self.rings.append(RingReader.open(self.folder / f"{peer.name}.ring", 1))
         return self.rings[-1]
 
+    def former_sibling_rings(self, worker: int, first: int) -> list[RingReader]:
+        return []
+
+    def forget_sibling_ring(self, worker: int, incarnation: int) -> None:
+        pass
+
+    def forget_former_rings(self) -> None:
+        pass
+
     def __setattr__(self, name: str, value: object) -> None:
         """`on_peer_up` and its like: keep the callback."""
         if name.startswith("on_") and callable(value):

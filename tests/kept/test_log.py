@@ -377,3 +377,33 @@ def test_what_was_read_stays_when_the_log_is_closed(tmp_path: Path) -> None:
     assert not writer.path.exists()
     assert bytes(record.data) == bytes(100)
     writer.rows.close()
+
+
+def test_what_a_session_may_not_send_yet_is_not_in_the_record(tmp_path: Path) -> None:
+    """A rate limit lets the first of some datagrams through; the payloads of all are known."""
+    rows = KeptRows.open(tmp_path / "rows")
+    log = SharedLog.open(tmp_path / "log", CAPACITY, rows.row(ROW, b""), TurnNumber())  # type: ignore[arg-type]
+    assert log is not None
+    log.begin(7, 0)
+    assert log.append_mixed(7, [30], [10, 20, 30], memoryview(bytes(30)), 8)
+    (record,) = log.newest_first()
+    assert (record.first, record.pieces, [*record.ends], [*record.paid]) == (7, 1, [30], [10])
+    del record
+    log.close()
+    rows.close()
+
+
+def test_the_owner_lets_go_of_records_from_the_oldest_on(tmp_path: Path) -> None:
+    rows = KeptRows.open(tmp_path / "rows")
+    log = SharedLog.open(tmp_path / "log", CAPACITY, rows.row(ROW, b""), TurnNumber())  # type: ignore[arg-type]
+    assert log is not None
+    log.begin(1, 0)
+    for number in range(1, 200):  # several times round
+        assert log.append(number, 1, 100, 0, memoryview(bytes([number]) * 100), number + 1)
+        log.let_go(number - 2)
+        assert [record.first for record in log.newest_first()] == [*range(number, max(0, number - 3), -1)]
+        assert log.first == max(1, number - 2)
+    log.let_go(200)
+    assert (list(log.newest_first()), log.first) == ([], 200)
+    log.close()
+    rows.close()

@@ -56,7 +56,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     made, send = Wire(), LinkDatagrams._send
 
     class Lossy(Trains):
-        def send_sizes(self, buffer: bytearray, sizes: list[int], ends: list[int]) -> int:
+        def send_sizes(self, buffer: bytearray | memoryview, sizes: list[int], ends: list[int]) -> int:
             for start, end in zip([0, *ends], ends, strict=False):
                 packet = bytearray(buffer[start:end])
                 if not made.lose(bytes(packet)):

@@ -8,18 +8,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 
+from dro.log.events import LogEvent
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, Loss, LossBurst
 from tests.rigs.orders import order
 from tests.rigs.other_program import SiteOfItsOwn
-from tests.rigs.site import Site
+from tests.rigs.site import ROUTE_MANAGER, Site
 
 TOPICS = 10
 PORTALS = ("P1", "P2", "P3")
@@ -81,16 +82,31 @@ class Publisher:
 
 @dataclass
 class Ended:
-    """What ends did: `pauses_ms` until all receivers had messages again that were sent after the end."""
+    """What ends did: `pauses_ms` until all receivers had messages again that were sent after the end.
+
+    `clean_starts`: lives that did not go on, as the one before had ended within a second, on a busy machine.
+    """
 
     pauses_ms: list[float] = field(default_factory=list)
     messages: int = 0
+    clean_starts: int = 0
     problems: list[str] = field(default_factory=list)
 
 
-def kill_portals(folder: Path, transport: str, kills: int, victims: random.Random) -> Ended:
-    """Kill portals, each chosen by chance; `transport` is that of the sources."""
-    return end_portals(folder, transport, kills, lambda site: site.kill(victims.choice(PORTALS)))
+def kill_portals(
+    folder: Path, transport: str, kills: int, victims: random.Random, *, at_once: Sequence[int] = (1,)
+) -> Ended:
+    """Kill portals, each chosen by chance; `transport` is that of the sources.
+
+    `at_once`: how many at a time, as by chance; of several one may be the route manager.
+    """
+
+    def kill(site: Site) -> None:
+        count = victims.choice(at_once)
+        for name in victims.sample(PORTALS if count == 1 else (*PORTALS, ROUTE_MANAGER), count):
+            site.kill(name)
+
+    return end_portals(folder, transport, kills, kill)
 
 
 def restart_portals(folder: Path, transport: str, restarts: int) -> Ended:
@@ -142,6 +158,7 @@ def end_portals(
         if publisher is not None:
             publisher.stop()
         site.close()
+    outcome.clean_starts = site.log.count(LogEvent.WORKER_STARTS_CLEAN)
     outcome.messages = publisher.sent * len(inboxes)
     outcome.problems = [problem for inbox in inboxes if (problem := inbox.problem(publisher.sent))]
     return outcome

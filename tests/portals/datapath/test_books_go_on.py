@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,9 +92,11 @@ class KilledPair:
     def _ring(self, number: int) -> RingReader:
         return RingReader.open(self._folder / f"ring{number}", number)
 
+    def _older(self, first: int) -> list[RingReader]:
+        return [self._ring(number) for number in range(first, len(self._rings))]
+
     def _begin_q(self, kept: Kept) -> None:
-        self.egress = Egress(self.page_q, 1 << 20, lambda: 0, lambda *_: None)
-        self.egress.reconcile_own_restart()
+        self.egress = Egress(self.page_q, 1 << 20, lambda: 0, lambda *_: None, kept)
         addressed = AddressedData(self._own, self.page_q, DescriptorWriter(self._own, ADDRESSED), lambda _: None)
         self.intake = Intake(self.egress, addressed, self.page_q, kept)
         self.out = DeadlySender()
@@ -101,13 +104,24 @@ class KilledPair:
         for sqn in self.sent:
             proxy.window.take_run(sqn, 1)
         self.egress.feed(proxy, P, handle)
-        self.intake.add(P, self._ring(len(self._rings)), Q)
-        self.intake.poll(P)
+        self.intake.add(P, self._ring(len(self._rings)), Q, self._older)
+        self.intake.on_hello(P, 0, lambda: None)
+        self.intake.deliver(P)
 
     def next_q(self) -> None:
         """The process of Q has ended."""
         self.note_sent()
         self._begin_q(self._lives_q.next_life())
+
+    def next_both(self) -> None:
+        """Both processes have ended."""
+        self.next_p()
+        self.next_q()
+
+    def drain(self) -> None:
+        """The session has room for everything."""
+        self.out.room = 1 << 30
+        self.egress.drain(self.out)
 
     def note_sent(self) -> None:
         self.sent += [sqn for _, sqn, _ in self.out.sent]
@@ -250,3 +264,86 @@ def test_a_loss_that_was_booked_is_not_taken_back(pair: KilledPair) -> None:
     pair.take()
     assert pair.egress.reconcile(P, 6, 192) == 0
     assert pair.page_q[Slot.DROPPED_RESTART] == 5
+
+
+def test_what_two_portals_had_under_way_when_both_were_killed_is_sent(pair: KilledPair) -> None:
+    pair.hear(0)
+    pair.take()
+    pair.hear(1)
+    pair.hear(2)
+    pair.next_both()
+    pair.hear(3)
+    pair.check(4)
+    pair.next_both()
+    pair.check(4)
+
+
+@pytest.mark.parametrize("room", [0, 2])
+def test_what_waits_when_an_egress_is_killed_is_sent_by_its_next_life(pair: KilledPair, room: int) -> None:
+    pair.out.room = room
+    pair.hear(0, 1, 2)
+    pair.hear(3)
+    pair.take()
+    assert pair.page_q[Slot.QUEUED] == 4 - room
+    pair.next_q()
+    pair.out.room = 0
+    pair.take()
+    assert pair.page_q[Slot.QUEUED] == 4 - room, "it waits again"
+    pair.next_q()
+    pair.hear(4)
+    pair.check(5)
+
+
+def test_what_was_sent_of_what_waits_is_neither_kept_nor_sent_again(pair: KilledPair, tmp_path: Path) -> None:
+    pair.out.room = 0
+    pair.hear(*range(300))
+    pair.take()
+    pair.drain()
+    pair.next_q()
+    assert pair.egress.logs.waited == {}
+    pair.take()
+    assert [path.name for path in (tmp_path / "of q").glob("waits.*")] == ["waits.1"]
+    pair.egress.logs.forget_former()
+    assert list((tmp_path / "of q").glob("waits.*")) == []
+    pair.check(300)
+
+
+def test_what_waits_of_a_proxy_source_that_is_deleted_is_dropped_once(pair: KilledPair) -> None:
+    pair.out.room = 0
+    pair.hear(0, 1)
+    pair.take()
+    (lane,) = pair.egress.lanes()
+    (proxy,) = lane.proxies.values()
+    pair.egress.flush(proxy)
+    pair.next_q()
+    pair.take()
+    assert pair.out.sent == []
+    assert (pair.page_q[Slot.DROPPED_DELETED], pair.page_q[Slot.FORWARDED]) == (2, 2)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_is_killed_and_blocked_nothing_is_lost_or_doubled(pair: KilledPair, seed: int) -> None:
+    chance = random.Random(seed)
+    sqn = 0
+    for _ in range(60):
+        pair.out.dies = chance.choice(("", "", "sent", "entered"))
+        pair.out.room = chance.choice((0, 1, 5, 1 << 30))
+        count = chance.randrange(4)
+        if count:
+            pair.hear(*range(sqn, sqn + count))
+            sqn += count
+        is_killed = chance.random() < 0.3
+        try:
+            for _ in range(chance.randrange(3)):
+                pair.intake.take()
+            if chance.random() < 0.5:
+                pair.egress.drain(pair.out)
+        except Killed:
+            is_killed = True
+        if is_killed:
+            chance.choice((pair.next_q, pair.next_q, pair.next_both))()
+    pair.out.dies = ""
+    pair.out.room = 1 << 30
+    pair.take()
+    pair.drain()
+    pair.check(sqn)

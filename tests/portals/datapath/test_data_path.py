@@ -410,7 +410,6 @@ def test_what_a_dead_portal_had_is_booked_as_worker_restart(tmp_path: Path) -> N
     link.receive(data(1, 4, b"x"))
     link.queues.announced.clear()  # and one on its way when Q dies
     reborn = Egress(link.page_q, link.max_queue, lambda: 0, link.call_later)
-    reborn.reconcile_own_restart()
     pair = link.page_p.pair(Q)
     handed, nbytes = link.page_p[pair + PairSlot.HANDED], link.page_p[pair + PairSlot.HANDED_BYTES]
     assert reborn.reconcile(P, handed, nbytes) == 1
@@ -521,7 +520,6 @@ def test_the_books_balance_wherever_between_two_entries_the_portal_dies(
             link.queues.announced.clear()
         fragile.left = 1 << 30
         reborn = Egress(link.page_q, 600, lambda: 0, link.call_later)
-        reborn.reconcile_own_restart()
         pair = link.page_p.pair(Q)
         reborn.reconcile(P, link.page_p[pair + PairSlot.HANDED], link.page_p[pair + PairSlot.HANDED_BYTES])
         link.books()

@@ -30,6 +30,7 @@ from dro.bus.messages import (
 from dro.bus.ring import DATA_AT
 from dro.bus.ring_size import RING_MAX_BYTES
 from dro.clock import ms, s
+from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
@@ -74,6 +75,7 @@ from portals.decisions.recorded_interest import PATTERNS_MAX
 from portals.decisions.relearning import CHECK_NS
 from portals.decisions.routes import HELD_NS, LONGER_NS
 from portals.decisions.siblings import REJOIN_HOLD_NS
+from portals.shell.kept_sources import KeptSources
 from portals.shell.portal import (
     DELIVER_NS,
     GAUGES_NS,
@@ -82,6 +84,7 @@ from portals.shell.portal import (
     RING_RETRY_NS,
     PortalShell,
 )
+from tests.fakes.kept import HeldSockets
 from tests.fakes.patterns import compile_pattern
 from tests.fakes.queues import hand_over
 from tests.fakes.siblings import all_messages, confirm_at_once
@@ -162,10 +165,10 @@ class TimedLink(OtherLink):
 class Alone:
     """The portal P1; `sibling` is told of by the bus, its ring is a file of the test."""
 
-    def __init__(self, stepper: Stepper, folder: Path, *, goes_on: bool = False) -> None:
+    def __init__(self, stepper: Stepper, folder: Path, *, goes_on: bool = False, kept: Kept = NOTHING_KEPT) -> None:
         self.stepper = stepper
         self.worker = FakeWorker(stepper.loop, folder, ME, "P1")
-        self.worker.goes_on = goes_on
+        self.worker.goes_on, self.worker.kept_state = goes_on, kept
         confirm_at_once(self.worker)
         self.core = PortalCore(ME, 1, HERE, source_deletion_delay_ns=ms(100), matcher=compile_pattern)
         self.shell = PortalShell(self.worker.ctx, self.core, 1000)
@@ -357,6 +360,25 @@ def test_a_portal_that_goes_on_does_not_wait_for_a_sibling_that_is_down(going_on
     going_on.worker.told["on_peer_down"](PeerDown(THIRD, 1))
     going_on.stepper.settle()
     assert len(going_on.forwards) == 1
+
+
+def test_a_portal_that_went_on_forwards_before_it_meets_anybody(stepper: Stepper, tmp_path: Path) -> None:
+    """Its siblings may have died with it, and know nothing."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    kept = Kept(HeldSockets(), folder=folder)
+    before = KeptSources(kept)
+    before.keep(KNOWN_HERE, (SIBLING, THIRD))
+    before.keep(replace(KNOWN_HERE, handle=8, otid=bytes(32)), (THIRD,))
+    before.forget(8)
+    alone = Alone(stepper, tmp_path, goes_on=True, kept=kept)
+    (entry,) = alone.shell.entries.values()
+    assert (entry.handle, entry.egress) == (KNOWN_HERE.handle, (SIBLING, THIRD))
+    alone.peer_up(SIBLING)
+    alone.stepper.settle()
+    assert (SIBLING, KnownProxy(replace(KNOWN_HERE, join_info=b""))) in alone.sent()
+    alone.stepper.run(2 * REJOIN_HOLD_NS // ms(1))
+    assert entry.egress == (SIBLING,), "nobody has come up in the place of the other"
 
 
 def test_siblings_learn_that_the_portal_knows_its_domain_when_little_more_comes(alone: Alone) -> None:

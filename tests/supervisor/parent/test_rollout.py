@@ -26,7 +26,8 @@ class RolloutBench:
         self.workers = Workers([WorkerSpec(name, Role.ENDPOINT, lambda _: None) for name in ("A", "B", "C")])
         self.sent: dict[str, list[Reconfigure]] = {"A": [], "B": [], "C": []}
         self.ends: list[Mapping[str, str]] = []
-        self.rollout = Rollout(self.workers, self.loop, self.send)
+        self.taken_over: list[str] = []
+        self.rollout = Rollout(self.workers, self.loop, self.send, lambda worker: self.taken_over.append(worker.name))
         self.rollout.run_dir = folder
         for worker in self.workers:
             worker.move(Event.FORKED)
@@ -164,3 +165,13 @@ def test_a_worker_that_fails_to_read_it_says_so(bench: RolloutBench) -> None:
     bench.begin(1, only=frozenset({"A"}))
     bench.answer("A", "No such file or directory")
     assert bench.turn() == [{"A": "No such file or directory"}]
+
+
+def test_whoever_has_taken_over_the_newest_configuration_is_told_of(bench: RolloutBench) -> None:
+    bench.begin("first")
+    bench.begin("second")
+    bench.answer("A", serial=1)
+    bench.answer("B", "no")
+    assert bench.taken_over == []
+    bench.answer("C")
+    assert bench.taken_over == ["C"]

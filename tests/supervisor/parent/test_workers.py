@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -124,3 +125,17 @@ def test_which_siblings_are_connected_and_which_are_informed() -> None:
 
 def test_the_documentation_draws_this_table() -> None:
     assert drawn_table("States of a worker", WorkerState, Event) == TRANSITIONS
+
+
+@dataclass(frozen=True)
+class Part:
+    cost: int
+    port: int
+
+
+def test_what_a_process_has_taken_over_is_of_its_part_and_nothing_else_is() -> None:
+    """So a live change does not stand between two lives, and one that needs another process does."""
+    changed = WorkerSpec("P", Role.ENDPOINT, lambda _: None, Part(cost=7, port=5), ("cost",))
+    assert changed.taken_over(Part(cost=1, port=5)) == changed.part
+    assert changed.taken_over(Part(cost=1, port=4)) == Part(cost=7, port=4)
+    assert replace(changed, live=()).taken_over(Part(cost=1, port=5)) == Part(cost=1, port=5)

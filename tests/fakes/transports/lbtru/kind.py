@@ -244,7 +244,7 @@ class Sender:
     def send_batch(self, buffer: bytearray, table: RunTable, now_ns: int) -> int:
         taken = table.fragments()
         made, sizes, _, payloads = lay_out(buffer, table, DATA_LAYOUT.size, self.datagram_max_bytes)
-        self._send_datagrams(made, sizes, payloads, now_ns)
+        self._send_datagrams(bytearray(made), sizes, payloads, now_ns)
         table.clear()
         return taken
 
