@@ -42,7 +42,7 @@ class Succession:
         """Go on from what another program knew. `part`: what that one called the part of the life that runs."""
         self._obstacle = known.obstacle
         self._has_lost_files = self._has_lost_files or known.has_lost_files
-        self._started_ns, self._went_on, self._part = known.started_ns, known.went_on, part
+        self._started_ns, self._went_on, self.part = known.started_ns, known.went_on, part
 
     def obstacle(self, part: object) -> str:
         """Return why a life with this part of the configuration starts clean; empty when it goes on."""
@@ -54,7 +54,7 @@ class Succession:
 
     def on_start(self, now_ns: int, part: object) -> None:
         """Note that a process was forked, with that part of the configuration."""
-        self._before = self.record(), self._part
+        self._before = self.record(), self.part
         self._went_on = not self.obstacle(part)
         self._started_ns, self.part = now_ns, part
         self._obstacle = "its start failed"
