@@ -7,7 +7,7 @@ without an end must not keep all else waiting. A large one is done in pieces, on
 route information is passed on meanwhile. A portal that returns unchanged (its process was restarted) changes nothing:
 it gets the current table. It has `RESTART_HOLD_NS` for that, however short the backoff is. A portal whose process works
 but which has not reported yet is waited for, for `REPORT_HOLD_NS` at most: after a restart of the route manager the
-routes that the portals have remain until then.
+routes that the portals have remain until then. One that died at the same time is waited for, for `KEPT_HOLD_NS`.
 
 With `<fast-recalculation>` the first change is calculated after `first_ns`, without waiting for a check. The wait
 doubles with each calculation until there has been none for `backoff_ns`, which also is the longest: a link that comes
@@ -38,6 +38,8 @@ from router.topology import VERSION_MASK, DroRecord, Hotlink, Neighbour, Topolog
 
 RESTART_HOLD_NS: Final = s(1)
 REPORT_HOLD_NS: Final = s(10)
+KEPT_HOLD_NS: Final = s(3)
+"""Of portals that the kept table is for, which may be new as well: the routes that they have hold until then."""
 LEAST_WAIT_NS: Final = ms(10)
 """What a fast recalculation doubles at least."""
 PIECE_EDGES: Final = 1000
@@ -194,6 +196,8 @@ class RouteCore:
         self._wait_ns = 0  # before the last fast calculation
         self._began_last_ns: int | None = None  # when that was
         self._held: dict[int, int] = {}  # portals that are waited for -> until when
+        if kept is not None:
+            self._held.update(dict.fromkeys(kept.nodes, now_ns + KEPT_HOLD_NS))
         self._effects: list[Effect] = []
 
     @property

@@ -13,6 +13,7 @@ from dro.bus.messages import Origin, Route, RouteTable
 from dro.clock import ms, s
 from router.own_portals import DomainTaken
 from router.route_recalculation import (
+    KEPT_HOLD_NS,
     RESTART_HOLD_NS,
     RouteCore,
     SendTable,
@@ -269,6 +270,21 @@ def test_a_restarted_route_manager_waits_for_the_report_of_each_living_portal() 
     assert c.next_deadline() == ms(150)
     c.on_timer(now_ns=s(9))
     assert [len(effect.table.routes) for effect in sent(c)] == [2]
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_portal_that_died_with_the_route_manager_is_waited_for(is_back: bool) -> None:
+    """It is not up yet, so nobody says that it is expected; the table that is kept says so."""
+    kept = settled().kept
+    assert kept is not None
+    c = RouteCore(DRO_BIT | 5, Timing(ms(50), ms(100), s(10)), incarnation=2, now_ns=0, kept=kept)
+    c.on_portal_up(1, 10, 1, now_ns=ms(1))
+    assert c.next_deadline() == KEPT_HOLD_NS
+    if is_back:
+        c.on_portal_expected(2, now_ns=ms(200))
+        c.on_portal_up(2, 20, 1, now_ns=ms(300))
+    c.on_timer(now_ns=KEPT_HOLD_NS)
+    assert [len(effect.table.routes) for effect in sent(c) if effect.is_new] == [2 if is_back else 0]
 
 
 def test_a_portal_that_never_reports_is_left_out_in_the_end() -> None:
