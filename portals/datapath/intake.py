@@ -8,8 +8,8 @@ met. All of it is done a few batches a turn.
 
     added            nothing is taken
     greeted          what waited for too long is dropped; the rest waits until it can be delivered
-    greeting         what is left of its older incarnation, with which this portal died, is taken, then what was
-                     announced before the greeting is taken; then it is compared
+    greeting         what is left of its older incarnation, with which this portal died, or which died before the
+                     portal could deliver, is taken, then what was announced before the greeting; then it is compared
     polled           what comes is taken
     leaving          the rest is taken, then the ring is closed
 """
@@ -73,7 +73,7 @@ class Intake:
         self._me = 0
         if self._rows is not None:
             egress.queue.place_of = self._place_of
-        self._older: dict[int, list[DescriptorReader]] = {}  # of a sibling that died together with this portal
+        self._older: dict[int, list[DescriptorReader]] = {}  # of a sibling that died before this portal could deliver
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._queues
@@ -109,22 +109,44 @@ class Intake:
             self._older[worker] += [DescriptorReader(other, me) for other in others]
             goes_on_at = 0
         self._queues[worker] = queue = DescriptorReader(ring, me, goes_on_at=goes_on_at)
-        if row is not None and not older and (former is None or former.a != ring.incarnation):
+        before = self._older.get(worker)
+        if row is not None and not before and (former is None or former.a != ring.incarnation):
             row.write(ring.incarnation, queue.taken, *self._egress.books_of(worker))
         self._addressed_queues[worker] = DescriptorReader(ring, me, ADDRESSED)
-        self._egress.on_ring(worker, older[0] if older else ring)
+        self._egress.on_ring(worker, before[0].ring if before else ring)
 
     def remove(self, worker: int) -> None:
-        """The sibling is gone: take all that it has announced, then let go of its ring."""
+        """The sibling is gone: take all that it has announced, then let go of its ring.
+
+        What cannot be delivered yet waits for its next incarnation, or for `leave`.
+        """
         self._waits.pop(worker, None)
-        self._can_deliver.discard(worker)
         queue = self._queues.pop(worker, None)
-        if queue is not None:
-            self._leaving[worker] = queue
-            self._introduced.pop(worker, None)
-            self._polled.pop(worker, None)
-            if self._again.pop(worker, None) is not None:
-                self._egress.end_again(worker)
+        if queue is None:
+            return
+        self._introduced.pop(worker, None)
+        if self._rows is not None and worker not in self._can_deliver:
+            self._older.setdefault(worker, []).append(queue)
+            self._addressed_queues.pop(worker).close()
+            return
+        self._can_deliver.discard(worker)
+        self._polled.pop(worker, None)
+        self._leave(worker, queue)
+
+    def leave(self, worker: int) -> None:
+        """Take what waits for the next incarnation of a sibling, unless that is there."""
+        if worker in self._older and worker not in self._queues and worker not in self._leaving:
+            queue = self._older[worker].pop()
+            if not self._older[worker]:
+                del self._older[worker]
+            self._addressed_queues[worker] = DescriptorReader(queue.ring, self._me, ADDRESSED)
+            self._egress.take_waited(worker)
+            self._leave(worker, queue)
+
+    def _leave(self, worker: int, queue: DescriptorReader) -> None:
+        self._leaving[worker] = queue
+        if worker not in self._older and self._again.pop(worker, None) is not None:
+            self._egress.end_again(worker)
 
     def when_gone(self, worker: int, then: Callable[[], object]) -> None:
         """Call `then` as soon as nothing is left of an incarnation that was removed, which may be now."""

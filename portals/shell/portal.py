@@ -177,6 +177,8 @@ class PortalShell:
     def _deliver_late(self, peer: PeerUp) -> None:
         if self._ctx.peers.get(peer.worker) is peer:
             self._intake.deliver(peer.worker)
+        else:
+            self._intake.leave(peer.worker)
 
     def _deliver(self) -> None:
         """Read what the siblings of `_undelivered` have announced when somebody hears it, or not in time."""

@@ -75,6 +75,7 @@ class KilledPair:
         self.transport = FakeTransport(ADDRESS)
         self._begin_p(self._lives_p.kept)
         self._begin_q(self._lives_q.kept)
+        self.meet()
 
     def _begin_p(self, kept: Kept) -> None:
         number = len(self._rings) + 1
@@ -104,14 +105,19 @@ class KilledPair:
         for sqn in self.sent:
             proxy.window.take_run(sqn, 1)
         self.egress.feed(proxy, P, handle)
+
+    def meet(self, *, delivers: bool = True) -> None:
+        """Q meets P. `delivers`: and has all its proxy sources."""
         self.intake.add(P, self._ring(len(self._rings)), Q, self._older)
         self.intake.on_hello(P, 0, lambda: None)
-        self.intake.deliver(P)
+        if delivers:
+            self.intake.deliver(P)
 
-    def next_q(self) -> None:
+    def next_q(self, *, delivers: bool = True) -> None:
         """The process of Q has ended."""
         self.note_sent()
         self._begin_q(self._lives_q.next_life())
+        self.meet(delivers=delivers)
 
     def next_both(self) -> None:
         """Both processes have ended."""
@@ -276,6 +282,39 @@ def test_what_two_portals_had_under_way_when_both_were_killed_is_sent(pair: Kill
     pair.check(4)
     pair.next_both()
     pair.check(4)
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_what_a_sibling_left_that_died_before_it_could_be_delivered_is_sent(pair: KilledPair, deaths: int) -> None:
+    pair.hear(0)
+    pair.take()
+    pair.hear(1)
+    pair.next_q(delivers=False)
+    for sqn in range(2, 2 + deaths):
+        pair.hear(sqn)
+        pair.intake.remove(P)
+        pair.take()
+        pair.next_p()
+        pair.meet(delivers=False)
+    assert pair.out.sent == [], "what it is for may not be there yet"
+    pair.hear(2 + deaths)
+    pair.intake.deliver(P)
+    pair.check(3 + deaths)
+    pair.next_both()
+    pair.check(3 + deaths)
+
+
+def test_what_a_sibling_left_that_does_not_come_back_is_taken_in_the_end(pair: KilledPair) -> None:
+    pair.hear(0)
+    pair.next_q(delivers=False)
+    pair.hear(1)
+    pair.intake.remove(P)
+    pair.take()
+    assert pair.out.sent == []
+    pair.intake.leave(P)
+    pair.check(2)
+    pair.intake.leave(P)
+    assert P not in pair.intake
 
 
 @pytest.mark.parametrize("room", [0, 2])
