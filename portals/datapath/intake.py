@@ -168,6 +168,10 @@ class Intake:
         if worker in self._queues:
             self._can_deliver.add(worker)
 
+    def delivers(self, worker: int) -> bool:
+        """Say whether what the sibling announced is taken, or is next."""
+        return worker in self._can_deliver
+
     def poll(self, worker: int) -> None:
         """Take from now on what the sibling announces."""
         if (queue := self._queues.get(worker)) is not None:

@@ -79,7 +79,7 @@ KNOWN_NS: Final = s(2)
 ROUTED_NS: Final = s(2)
 """How long a portal that goes on waits for routes to all proxy sources that it had: the route manager may be new."""
 LOOK_NS: Final = ms(4)
-"""Between two looks whether receivers have joined."""
+"""Between two looks whether receivers have joined, or all is as before."""
 _WAITS_REMEDY: Final = "let receivers share fewer patterns; see which there are with tnwgdctl interest"
 
 
@@ -141,8 +141,9 @@ class PortalShell:
         ctx.loop.call_later(GAUGES_NS, self._refresh_gauges)
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
         ctx.loop.call_later(GIVE_BACK_NS, self._give_back)
-        if not self._forwards_again:
+        if ctx.goes_on:
             ctx.loop.call_later(KNOWN_NS, self._forward_again)
+            ctx.loop.call_later(LOOK_NS, self._report_again)
 
     # the bus
 
@@ -365,13 +366,22 @@ class PortalShell:
 
     def has_proxies_again(self) -> bool:
         """Say whether the proxy sources that siblings fed in a former incarnation of this portal are open."""
-        return self.engine.is_quiet and self._readable.issuperset(self._siblings_up())
+        up = self._siblings_up()
+        return bool(up) and self.engine.is_quiet and self._readable.issuperset(up)
 
     def _forward_again(self) -> None:
         if not self._forwards_again:
             self._forwards_again = True
             self.on_forwards_again()
-            self._ctx.report(ForwardsAgain())
+
+    def _report_again(self) -> None:
+        """Report that the portal is where its former incarnation was, to siblings too, or does not wait any longer."""
+        ctx, up = self._ctx, self._siblings_up()
+        is_there = ctx.is_ready and self._forwards_again and bool(up) and all(map(self._intake.delivers, up))
+        if is_there or ctx.loop.now_ns() >= self._deliver_ns:
+            ctx.report(ForwardsAgain())
+        elif not self._is_stopping:
+            ctx.loop.call_later(LOOK_NS, self._report_again)
 
     def on_acted(self) -> None:
         self._siblings.send()

@@ -284,7 +284,12 @@ class Operations:
 
     def _too_late(self, operation: _Operation, reason: str) -> None:
         if operation.kind is not OperationKind.ADD:
-            self._finish(operation, reason, "it goes on trying; see the log")
+            if operation.worker.state is WorkerState.READY:
+                self._finish(
+                    operation, "it is ready, and does not say that it forwards again", "restart it with --clean"
+                )
+            else:
+                self._finish(operation, reason, "it goes on trying; see the log")
             return
         operation.problem = reason
         operation.kind = OperationKind.REMOVE  # its end takes it out

@@ -80,7 +80,7 @@ class FakeWorker:
         self.kept_dir.mkdir(exist_ok=True)
         self.counters = CounterPage.create(folder / f"{name}.page")
         self.peers: dict[int, PeerUp] = {}
-        self.is_stopping = False
+        self.is_stopping = self.is_ready = False
         self.reports: list[WorkerReport] = []
         self.answers: list[str] = []  # to orders to drain
         self.ends: list[str] = []  # ready, run, finish: the calls so far
@@ -134,6 +134,7 @@ class FakeWorker:
         self.answers.append(waiting)
 
     def ready(self) -> None:
+        self.is_ready = True
         self.ends.append("ready")
 
     def run(self) -> None:

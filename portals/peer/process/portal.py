@@ -128,11 +128,11 @@ class PeerPortal(LinkHost):
         self._unicast = LinkUnicast(ctx, config, self._shell, self)
         ctx.on_reconfigure = self._on_reconfigure
         self._shell.egress.is_operational = False
+        self._shell.on_forwards_again = partial(open_when_known, ctx.loop, self._shell, self._gate)
         self._shell.start(self)
         ctx.on_drain = self._on_drain
         if not self._gate.is_open:
             self.core.assume_routes()
-            self._shell.on_forwards_again = partial(open_when_known, ctx.loop, self._shell, self._gate)
         if isinstance(self._connector, Acceptor):
             self._gate.when_open(self._connector.start)
 

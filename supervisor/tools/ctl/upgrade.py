@@ -28,15 +28,21 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
         "worker by worker, each going on where the one before was. Goes back when that fails.",
     )  # fmt: skip
     upgrade.add_argument(
-        "--to", metavar="PLACE",
+        "--to", metavar="PLACE", type=_place,
         help="Python interpreter of the other version, or folder of its environment (default: what is installed now "
         "in the place of the program that runs)",
     )  # fmt: skip
     upgrade.set_defaults(run=order_upgrade)
 
 
+def _place(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: name a place, or leave --to away")
+    return os.path.abspath(text)
+
+
 def order_upgrade(args: argparse.Namespace) -> int:
-    arguments = {"to": os.path.abspath(args.to)} if args.to else {}
+    arguments = {"to": args.to} if args.to else {}
     with connect(args) as client:
         begun = client.ask(UpgradeState, "upgrade", within_s=CHECK_LIMIT_S, **arguments)
         run_dir = client.run_dir
@@ -62,7 +68,7 @@ def _awaited(run_dir: Path) -> UpgradeState:
             with Client(run_dir) as client:
                 state = client.ask(UpgradeState, "upgrade-state")
         except UnreachableError:
-            if now - seen > AWAY_LIMIT_S:
+            if now - seen > AWAY_LIMIT_S or not run_dir.exists():  # it has ended
                 raise
             continue
         seen = now

@@ -14,6 +14,7 @@ import pytest
 from dro.bus.descriptors import DescriptorWriter
 from dro.bus.messages import (
     ROUTE_MESSAGES,
+    ForwardsAgain,
     LinkBusy,
     PeerDown,
     PeerRemoved,
@@ -79,6 +80,7 @@ from portals.shell.kept_sources import KeptSources
 from portals.shell.portal import (
     DELIVER_NS,
     GAUGES_NS,
+    GOES_ON_NS,
     KNOWN_NS,
     LOOK_NS,
     RING_RETRY_NS,
@@ -328,6 +330,25 @@ def test_a_portal_that_goes_on_forwards_again_when_all_siblings_have_named_what_
     assert going_on.forwarded == [(KNOWN_HERE.handle, (SIBLING,))], "under its former handle, at once"
     going_on.stepper.run(2 * KNOWN_NS // ms(1))
     assert len(going_on.forwards) == 1
+
+
+@pytest.mark.parametrize("is_met", [True, False])
+def test_a_portal_with_nothing_to_rejoin_says_that_it_forwards_when_it_is_ready(going_on: GoesOn, is_met: bool) -> None:
+    """Its start has nothing to wait for, but `Ready` has to come first; alone it waits no longer than its limit."""
+    going_on.stepper.run(100)
+    assert going_on.worker.reports == []
+    going_on.worker.ready()
+    if is_met:
+        going_on.peer_up(SIBLING)
+        going_on.stepper.settle()
+        going_on.hear(SIBLING, KnownSourcesSent())
+        going_on.hear(SIBLING, PortalHello(SIBLING, 1, 0, 0))
+        going_on.stepper.run(200)
+    else:
+        going_on.stepper.run(3000)
+        assert going_on.worker.reports == []
+    going_on.stepper.run(GOES_ON_NS // ms(1))
+    assert going_on.worker.reports == [ForwardsAgain()]
 
 
 def test_a_portal_that_goes_on_joins_what_it_had_before_it_forwards(going_on: GoesOn) -> None:
