@@ -39,7 +39,7 @@ from router.topology import VERSION_MASK, DroRecord, Hotlink, Neighbour, Topolog
 RESTART_HOLD_NS: Final = s(1)
 REPORT_HOLD_NS: Final = s(10)
 KEPT_HOLD_NS: Final = s(3)
-"""Of portals that the kept table is for, which may be new as well: the routes that they have hold until then."""
+"""Is the wait for portals of the kept table, which may be new as well: the routes that they have hold until then."""
 LEAST_WAIT_NS: Final = ms(10)
 """What a fast recalculation doubles at least."""
 PIECE_EDGES: Final = 1000

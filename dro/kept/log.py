@@ -37,7 +37,7 @@ _pack_into, _unpack_from = _HEAD.pack_into, _HEAD.unpack_from
 _FIRST_BYTES: Final = 128 << 10  # that get memory at once; doubled from there on
 MIN_CAPACITY: Final = 256 << 10
 ROOM_SHARE: Final = 64
-"""When records have to go, that part of the log is made free at once."""
+"""Says which part of the log is made free at once when records have to go."""
 
 
 class LogRecord(NamedTuple):

@@ -123,7 +123,7 @@ class Egress:
         return pair_books.books_of(self._page, worker, self._again.get(worker, pair_books.NOTHING_AGAIN))
 
     def go_back(self, worker: int, fragments: int, nbytes: int) -> None:
-        """What was accounted for beyond these is taken once more from the sibling's queue.
+        """Note that what was accounted for beyond these is taken once more from the sibling's queue.
 
         What of it was sent already is no duplicate: it counts as sent, once (`_count_again`), until `end_again`.
         """

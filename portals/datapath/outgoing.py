@@ -42,7 +42,7 @@ Feeder = tuple[int, int]
 
 
 class LaneLog(Protocol):
-    """What waits in a lane, for the next incarnation of this process; see `portals.datapath.waiting_log`."""
+    """Logs what waits in a lane, for the next incarnation of this process; see `portals.datapath.waiting_log`."""
 
     def add(self, waiting: Waiting, lane: Lane, place: tuple[int, int]) -> None: ...
     def keep_from(self, number: int) -> None: ...
@@ -91,7 +91,7 @@ class ProxySource:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """What a session did not take of one batch of a sibling; `number`: in the log of its lane, 0 if it is not there."""
+    """Holds what a session did not take of a batch of a sibling; `number`: in the log of its lane, 0: not there."""
 
     worker: int
     buffer: bytearray

@@ -1,4 +1,4 @@
-"""What waits in a lane, in shared memory too: the next incarnation of a portal that is killed sends it.
+"""Logs what waits in a lane in shared memory: the next incarnation of a portal that is killed sends it.
 
 A record for each `Waiting`, in the order in which they came, with the handles of the sources at the sibling that they
 are from. It is let go of when all of it has been sent. The next incarnation takes it as if the sibling announced it
@@ -26,7 +26,7 @@ _TAKEN: Final = b"waits-taken"
 _FILE: Final = "waits"
 _HEAD: Final = Struct("=IIQQ")  # sibling, rows, incarnation of its ring, descriptors of it that were taken by then
 MORE_BYTES: Final = 1 << 20
-"""Of a log, beyond `<max-queue>`, for tables."""
+"""Is the room of a log beyond `<max-queue>`, for tables."""
 KEPT_BYTES: Final = 128 << 10
 """A larger log is removed when nothing waits."""
 
@@ -35,7 +35,7 @@ Place = tuple[int, int]
 
 
 class Waited(NamedTuple):
-    """What waited in a former incarnation; its table has handles, its first fragment is at the front of `data`."""
+    """Holds what waited in a former incarnation; the table has handles, the first fragment is in front in `data`."""
 
     place: Place
     table: RunTable

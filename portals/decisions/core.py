@@ -143,7 +143,7 @@ class PortalCore:
         yield from self._follow_routes(*changes, now_ns)
 
     def assume_routes(self) -> None:
-        """What an older incarnation had is made without a route, as long as no table has one that leaves here."""
+        """Make what an older incarnation had without a route, as long as no table has one that leaves here."""
         self.routes.is_assumed = True
         self._unread.assume_routes()
 

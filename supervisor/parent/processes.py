@@ -43,7 +43,7 @@ CLOSED_LIMIT_NS: Final = s(1)  # a worker that closed its control socket is as g
 
 @dataclass(frozen=True, slots=True)
 class FormerProgram:
-    """What stays of a DRO when another program takes it over in its process."""
+    """Describes what stays of a DRO when another program takes it over in its process."""
 
     node_id: int
     start_s: float  # seconds since the epoch

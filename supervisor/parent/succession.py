@@ -14,7 +14,7 @@ from supervisor.parent.backoff import LONG_LIFE_NS
 
 @dataclass(frozen=True, slots=True)
 class SuccessionRecord:
-    """What is known of the lives of a worker, for another program in this process."""
+    """Holds what is known of the lives of a worker, for another program in this process."""
 
     obstacle: str
     has_lost_files: bool

@@ -32,7 +32,7 @@ class KeptSocketRecord:
 
 @dataclass(frozen=True, slots=True)
 class EstateRecord:
-    """What outlives the processes of a worker."""
+    """Describes what outlives the processes of a worker."""
 
     memory_fd: int
     sockets: tuple[KeptSocketRecord, ...]

@@ -1,4 +1,4 @@
-"""What a source that repairs loss has its shell send, and what it counts of that."""
+"""Describes what a source that repairs loss has its shell send, and what it counts of that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one session that is sent on LBT-RM begins with."""
+"""Describes what a session that is sent on LBT-RM begins with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer portal leaves of its link, so that its next process is the same one for the companion.
+"""Keeps what a peer portal leaves of its link, so that its next process is the same one for the companion.
 
 Who it is and who the companion is (context instances of HELLO), up to where the companion's data was handed up, and
 which numbers sources have. The data of this side is in a log (`portals.peer.stream.link_log`).

@@ -26,10 +26,10 @@ from portals.peer.stream.link_frames import SRCIDX_BYTES
 
 _ROW: Final = b"link-log"
 _FILE: Final = "link"
-LEAST: Final = 1 << 20
+LEAST_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 64 << 10  # of a record of a stream, about
 _DATA, _END = 0, 1  # what a record of one piece is, as its payload
-_LEAST: Final = HEADER_BYTES + SRCIDX_BYTES
+_MESSAGE_BYTES: Final = HEADER_BYTES + SRCIDX_BYTES
 _BATCH_PACKETS: Final = 64
 
 
@@ -50,7 +50,9 @@ class LinkLog:
             return None
         for _ in range(2):
             row = rows.row(_ROW, b"")
-            log = SharedLog.open(folder / _FILE, max(capacity, LEAST), row, kept.turn) if row is not None else None
+            log = (
+                SharedLog.open(folder / _FILE, max(capacity, LEAST_BYTES), row, kept.turn) if row is not None else None
+            )
             if log is not None:
                 return cls(log, kept.turn, packet_header)
             rows.free(_ROW, b"")  # what was left cannot be read
@@ -193,7 +195,7 @@ def _end_of(record: LogRecord) -> SourceMessage:
 
 def _note_messages(data: memoryview, at: int, found: dict[int, Runs]) -> None:
     """Add runs of messages that lie back to back from `at` on."""
-    while at + _LEAST <= len(data):
+    while at + _MESSAGE_BYTES <= len(data):
         kind, length = data[at], data[at + 2] << 8 | data[at + 3]
         if kind == TYPE_MESSAGE and data[at + HEADER_BYTES + 1] == SRCIDX_BYTES:
             sqn, number = u32(data, at + 8), u32(data, at + 20)

@@ -19,7 +19,7 @@ from dro.proto.peerlink.sources import SourceMessage, end_message
 from dro.transport.runs import RunTable
 from dro.wire.lbmc import message as lbmc
 from portals.peer.stream.link_frames import PACKET_HEADER, for_link
-from portals.peer.stream.link_log import LEAST, LinkLog
+from portals.peer.stream.link_log import LEAST_BYTES, LinkLog
 from tests.fakes.kept import Lives
 
 MOST = 2000
@@ -110,7 +110,7 @@ def units_of(pieces: list[LinkPiece], header: int) -> list[bytes | SourceMessage
     return found
 
 
-def opened(lives: Lives, header: int, capacity: int = LEAST) -> LinkLog:
+def opened(lives: Lives, header: int, capacity: int = LEAST_BYTES) -> LinkLog:
     log = LinkLog.open(lives.kept, capacity, header)
     assert log is not None
     return log
@@ -156,7 +156,7 @@ def test_the_oldest_make_room(lives: Lives, header: int) -> None:
     first, pieces = log.pieces()
     assert first > 0
     assert units_of(pieces, header) == book.wanted(first)
-    assert sum(len(piece[0]) for piece in pieces if not isinstance(piece, SourceMessage)) > LEAST * 0.8
+    assert sum(len(piece[0]) for piece in pieces if not isinstance(piece, SourceMessage)) > LEAST_BYTES * 0.8
 
 
 @pytest.mark.parametrize("header", [0, PACKET_HEADER])
