@@ -92,6 +92,7 @@ class LogWriter:
         self.turn = TurnNumber()
         self.number = 0  # what follows
         self.model: list[LoggedPieces] = []
+        self.cut_short: list[LoggedPieces] = []  # as they were logged; a byte that says how many count may have changed
         self.is_newest = False  # whether the newest record was written in this life
         self.largest = 0  # of the records that room was made for, also of those that were not written
         self.begin()
@@ -147,6 +148,7 @@ class LogWriter:
         """Take back what was not sent of what was logged just now."""
         if self.is_newest:
             entry = self.model[-1]
+            self.cut_short.append(entry)
             count = min(count, len(entry.pieces))
             self.number = entry.first + count
             self.model[-1] = entry._replace(pieces=entry.pieces[:count], payloads=entry.payloads[:count])
@@ -301,7 +303,7 @@ def judge(writer: LogWriter) -> None:
     rows = KeptRows.open(writer.path.with_name("rows"))
     log = writer.open(rows)
     if log is not None:
-        known = splits(writer.model)
+        known = splits([*writer.model, *writer.cut_short])
         try:
             for record in log.newest_first():
                 places = [record.place(number) for number in range(record.pieces)]

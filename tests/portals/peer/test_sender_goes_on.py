@@ -16,7 +16,7 @@ from dro.wire.lbmc import message as lbmc
 from portals.datapath.duplicate_window import DuplicateWindow
 from portals.peer.options import Batching
 from portals.peer.stream.kept_link import KeptLink
-from portals.peer.stream.link_log import LEAST, LinkLog
+from portals.peer.stream.link_log import LEAST_BYTES, LinkLog
 from portals.peer.stream.sender import LinkSender
 from portals.peer.stream.writer import LinkWriter
 from tests.fakes.kept import Killed, Lives
@@ -65,7 +65,7 @@ class Life:
 
     def __init__(self, lives: Lives, companion: Companion, step: Callable[[], object]) -> None:
         kept = KeptLink(lives.kept.rows)
-        log = LinkLog.open(lives.kept, LEAST, 0)
+        log = LinkLog.open(lives.kept, LEAST_BYTES, 0)
         assert log is not None
         self.stepper, self.stream, self.companion, self.step = Stepper(), FakeStream(), companion, step
         self.sender = LinkSender(self.stepper.loop, Batching(1000, ms(200), 65500))
