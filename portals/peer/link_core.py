@@ -105,7 +105,9 @@ class LinkCore:
         self.rtt = RttStatistics()
         self.costs = DomainCosts(config.cost)
         to = config.tcp.initiator
-        self.connecting = InitiatorCore(ms(to.reconnect_interval_ms), now_ns, draw) if to is not None else None
+        self.connecting = None
+        if to is not None:
+            self.connecting = InitiatorCore(ms(to.reconnect_interval_ms), now_ns, draw, had_link=bool(companion))
         self.watch = LinkWatch(now_ns, is_initiator=to is not None, address=address_of(config.tcp))
         self.newcomers = Newcomers(self.watch, self._ask, self._close)
         self._connections: dict[int, Connection] = {}

@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from dro.bus.actor import EXIT_BUG, WorkerIdentity, run_worker
 from dro.bus.control import ControlSocket, control_pair
@@ -50,6 +50,16 @@ class FormerProgram:
     began_ns: int  # the same by the clock of loops
 
 
+class OtherProgram(Protocol):
+    """Forks lives of workers in place of this program. Raises: OSError."""
+
+    number: int
+    version: str
+
+    def fork(self, identity: WorkerIdentity, control: socket.socket) -> tuple[int, int]: ...
+    def close_inherited(self) -> None: ...
+
+
 class WorkerProcesses:
     """Owns every process, process descriptor and control socket."""
 
@@ -72,6 +82,9 @@ class WorkerProcesses:
         """How many lives there were, of all workers."""
         self.program, self.version = 0, ""
         """Which of the programs that this process has been forks workers now: the first is 0, those after it count."""
+        self.other: OtherProgram | None = None
+        self.by_other = set[Worker]()
+        """The former program, until an upgrade is done, and which workers it forks."""
         self._limited = LimitedLogger(log, loop.now_ns).event
         self._estates: dict[int, Estate] = {}
         self.run_dirs: RunDirs
@@ -108,11 +121,14 @@ class WorkerProcesses:
         worker.unanswered = 0
         worker.started_ns = self._loop.now_ns()
         worker.backoff.on_start(worker.started_ns)
-        mine, worker.pid, worker.pidfd = self._fork(worker)
+        other = self.other if worker in self.by_other else None
+        mine, worker.pid, worker.pidfd = self._fork(worker, other)
         self._estates[worker.index].on_start()
         worker.move(Event.FORKED)
         worker.starts += 1
-        worker.program, worker.version = self.program, self.version
+        worker.program, worker.version = (
+            (self.program, self.version) if other is None else (other.number, other.version)
+        )
         self.watch(worker, mine)
         extra = {"worker": worker.name, "pid": worker.pid, "incarnation": worker.incarnation}
         self._log.info(LogEvent.WORKER_STARTED, extra=extra)
@@ -130,12 +146,12 @@ class WorkerProcesses:
             lambda: self._on_closed(worker, incarnation),
         )
 
-    def _fork(self, worker: Worker) -> tuple[socket.socket, int, int]:
+    def _fork(self, worker: Worker, other: OtherProgram | None) -> tuple[socket.socket, int, int]:
         """Fork a child; its control socket, process id and descriptor. Raises: OSError, leaving nothing behind."""
         estate = self._estates[worker.index]
         goes_on, sockets = estate.open()
         try:
-            return self._fork_with(worker, self._identity(worker, goes_on, sockets))
+            return self._fork_with(worker, self.identity(worker, goes_on, sockets), other)
         except OSError:
             estate.sockets.detach()
             raise
@@ -143,7 +159,9 @@ class WorkerProcesses:
             if sockets is not None:
                 sockets.end.close()
 
-    def _fork_with(self, worker: Worker, identity: WorkerIdentity) -> tuple[socket.socket, int, int]:
+    def _fork_with(
+        self, worker: Worker, identity: WorkerIdentity, other: OtherProgram | None
+    ) -> tuple[socket.socket, int, int]:
         mine, theirs = control_pair()
 
         def child() -> None:
@@ -152,14 +170,15 @@ class WorkerProcesses:
             run_worker(identity, theirs, worker.spec.main)
 
         try:
-            return mine, *fork(child, EXIT_BUG)
+            return mine, *(fork(child, EXIT_BUG) if other is None else other.fork(identity, theirs))
         except OSError:
             mine.close()
             raise
         finally:
             theirs.close()
 
-    def _identity(self, worker: Worker, goes_on: bool, sockets: SocketsAtFork | None) -> WorkerIdentity:
+    def identity(self, worker: Worker, goes_on: bool, sockets: SocketsAtFork | None) -> WorkerIdentity:
+        """Return who the next life of a worker is."""
         estate = self._estates[worker.index]
         return WorkerIdentity(
             name=worker.name,
@@ -186,6 +205,8 @@ class WorkerProcesses:
                 worker.control.close_inherited()
             if worker.pidfd >= 0:
                 os.close(worker.pidfd)
+        if self.other is not None:
+            self.other.close_inherited()
         self._close_inherited()
         self._loop.close()
 

@@ -43,6 +43,7 @@ from supervisor.upgrade.description import (
     let_through,
     read,
 )
+from supervisor.upgrade.former import end
 from supervisor.upgrade.layouts import differing, layouts
 from supervisor.upgrade.order import UpgradeCommand, UpgradeSetting
 from supervisor.upgrade.programs import become, own_command
@@ -100,9 +101,11 @@ def take_over(fd: int) -> int:
 
 def _go_back(description: Description | None, reason: str) -> int:
     """Run the former program again, as nothing has changed yet; return when that is impossible."""
+    if description is not None and description.former is not None:
+        end(description.former)
     if description is not None and (to := description.back_to) is not None:
         failed = replace(
-            description, number=to.number, back_to=None, failure=f"{version()} cannot take over: {reason}",
+            description, number=to.number, back_to=None, former=None, failure=f"{version()} cannot take over: {reason}",
             remedy="see the log; nothing was replaced",
         )  # fmt: skip
         with contextlib.suppress(OSError):
@@ -133,13 +136,14 @@ class _Taken:
         self._reload = serve_commands(self._parent, version(), warn)
         program = ProgramRecord(description.number, version(), own_command(), environment)
         setting = UpgradeSetting(program, description.history, self._manager.say)
-        UpgradeCommand(self._parent, setting, log, description)
+        self._upgrade = UpgradeCommand(self._parent, setting, log, description)
         extra = {"dro": description.name, "version": version(), "former": description.program.version}
         log.info(LogEvent.DRO_TAKEN_OVER, extra=extra)
 
     def run(self) -> int:
         self._manager.watch(self._parent.loop)
         status = self._parent.run(on_hangup=self._reload.on_hangup, on_stopping=self._on_stopping)
+        self._upgrade.close()
         finish()
         return status
 

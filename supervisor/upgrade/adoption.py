@@ -21,6 +21,7 @@ from supervisor.upgrade.description import (
     VERSION,
     Description,
     EstateRecord,
+    FormerRecord,
     HistoryRecord,
     HostRecord,
     KeptSocketRecord,
@@ -41,6 +42,7 @@ def describe(
     back_to: ProgramRecord | None = None,
     failure: str = "",
     remedy: str = "",
+    former: FormerRecord | None = None,
 ) -> Description:
     """Describe the DRO as it is now, for the program with that number."""
     routes = parent.routes
@@ -67,6 +69,7 @@ def describe(
         log=LogSettingsRecord(**asdict(logs.settings())),
         history=history,
         logged=dict(counted),
+        former=former,
     )
 
 

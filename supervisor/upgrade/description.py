@@ -122,6 +122,16 @@ class ProgramRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerRecord:
+    """The process of the former program, which forks workers; see `supervisor.upgrade.former`."""
+
+    number: int
+    version: str
+    pid: int
+    fd: int  # of the socket that leads to it
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """See the module text. `program` is the one that has written it."""
 
@@ -149,11 +159,14 @@ class Description:
     log: LogSettingsRecord
     history: HistoryRecord | None = None
     logged: dict[str, int] = field(default_factory=dict)
+    former: FormerRecord | None = None
 
     def descriptors(self) -> Iterator[tuple[int, str]]:
         """List what must be open in the next program, with what each is."""
         host = self.host
         yield host.admin_fd, "the admin socket"
+        if self.former is not None:
+            yield self.former.fd, "the socket of the former program"
         yield from ((fd, "the lock of a directory") for fd in host.lock_fds)
         yield from ((fd, "the claim of a file or name") for fd in host.claim_fds)
         if host.pid_fd >= 0:

@@ -19,6 +19,9 @@ one of them means something else."""
 _QUEUES: Final = 1
 """Of descriptors in a ring (`dro.bus.descriptors`) and what they lead to (`portals.datapath.descriptor`), likewise."""
 
+_FORMER: Final = 1
+"""Of what is said to the process of the former program (`supervisor.upgrade.former`)."""
+
 
 def _slots() -> str:
     slots: list[IntEnum] = [*Slot, *PairSlot, *RouterSlot, *WorkerSlot]
@@ -39,6 +42,7 @@ def layouts() -> dict[str, str]:
         "reports of workers": WORKER_REPORTS.layout(),
         "messages of the route manager": ROUTE_MESSAGES.layout(),
         "messages of portals": PORTAL_MESSAGES.layout(),
+        "orders to the former program": str(_FORMER),
     }
 
 

@@ -5,8 +5,9 @@ In order, each on the condition that what came before went well:
     check     the configuration files are those in force; the other program, run as a child, says that it fits
     exec      this process becomes the other program, which adopts what runs (`supervisor.upgrade.adoption`)
     replace   worker by worker, each by a restart from which it goes on, until it forwards again
-    go back   after a failure: the process becomes the former program again, which replaces what was replaced; without
-              it, as it was overwritten by the other one, workers that were not replaced stay as they are
+    go back   after a failure: the worker that does not run is forked by what was left of the former program
+              (`supervisor.upgrade.former`), and the process becomes the former program again, which replaces what was
+              replaced; without it, as it was overwritten by the other one, the rest stays as it is
 
 The parent comes first, as workers are forked from its image. A program that fails before it has adopted the DRO goes
 back by itself (`supervisor.start.take_over`). Whoever gave the order asks for the outcome by `upgrade-state`.
@@ -25,9 +26,10 @@ from dro.bus.actor import FORK_MASK
 from dro.bus.messages import Role
 from dro.clock import ms, s
 from dro.config.dro_xml.model import DroConfig
-from dro.errors import ConfigError, DroError, RefusedError
+from dro.errors import ConfigError, DroError, RefusedError, ResourceError
 from dro.log import setup as logs
 from dro.log.events import LogEvent
+from dro.os_errors import remedy_of
 from supervisor.admin.server import Arguments, Reply
 from supervisor.admin.status import UpgradeState
 from supervisor.host.service_manager import ALIVE
@@ -37,7 +39,8 @@ from supervisor.parent.parent import Parent
 from supervisor.parent.workers import Worker, WorkerState
 from supervisor.reload.trial import compare, situation_of
 from supervisor.upgrade.adoption import describe
-from supervisor.upgrade.description import Description, HistoryRecord, ProgramRecord
+from supervisor.upgrade.description import Description, FormerRecord, HistoryRecord, ProgramRecord
+from supervisor.upgrade.former import FormerProcess, end, leave
 from supervisor.upgrade.programs import ask, become, command_of
 
 _LIMIT_NS: Final = s(150)  # of the checks
@@ -69,11 +72,15 @@ class UpgradeCommand:
         self._state = UpgradeState()
         self._back_to: ProgramRecord | None = None
         self._tried: set[str] = set()
+        self._left: FormerRecord | None = None
+        self._former: FormerProcess | None = None
         parent.processes.program, parent.processes.version = setting.program.number, setting.program.version
         parent.admin.add("upgrade", self._on_order)
         parent.admin.add("upgrade-state", self._on_question, looks=True)
         if taken is not None:
             self._back_to = taken.back_to
+            if taken.former is not None:
+                self._former = parent.processes.other = FormerProcess(taken.former)
             former = taken.program.version
             parent.configuration.begin_change(f"upgrade from {former} to {setting.program.version}", takes_portals=True)
             self._state = UpgradeState(True, former, setting.program.version, taken.failure, taken.remedy)
@@ -122,6 +129,12 @@ class UpgradeCommand:
                 reply.fail(error)
                 return
             version, has_way_back = found
+            try:
+                self._left = leave(parent, own)
+            except OSError as e:
+                parent.configuration.end_change()
+                reply.fail(ResourceError(f"no process can be started: {e.strerror}", remedy=remedy_of(e.errno)))
+                return
             self._state = UpgradeState(True, own.version, version)
             reply.ok(asdict(self._state))
             extra = {"former": own.version, "version": version, "can_go_back": has_way_back}
@@ -140,6 +153,7 @@ class UpgradeCommand:
         """Run that program here as soon as nothing is under way; with a `failure` it is the way back."""
         parent = self._parent
         if parent.is_stopping:
+            self.close()
             return
         signal.pthread_sigmask(signal.SIG_BLOCK, FORK_MASK)  # they wait for the next program
         try:
@@ -153,7 +167,11 @@ class UpgradeCommand:
             self._setting.say(ALIVE)
             logs.tick()
             own, history = self._setting.program, self._setting.history
-            become(to, describe(parent, own, history, to.number, back_to=back_to, failure=failure, remedy=remedy))
+            self._end_former()
+            description = describe(
+                parent, own, history, to.number, back_to=back_to, failure=failure, remedy=remedy, former=self._left
+            )
+            become(to, description)
         except OSError as e:
             self._end(failure or f"{to.command[0]} cannot be run: {e.strerror or e}", remedy or "see the log")
         finally:
@@ -195,8 +213,14 @@ class UpgradeCommand:
             return
         if outcome.is_ok or self._state.problem or not ran_before:  # on the way back, what can run shall run
             self._replace_next()
-        else:
-            self._fail(f"{outcome.worker} of the new version does not run: {outcome.problem}", outcome.remedy)
+            return
+        problem = f"{outcome.worker} of the new version does not run: {outcome.problem}"
+        processes, worker = self._parent.processes, self._parent.workers.of(outcome.worker)
+        if processes.other is None or worker.operation:
+            self._fail(problem, outcome.remedy)
+            return
+        processes.by_other.add(worker)
+        self._parent.operations.restart(worker.name, lambda _: self._fail(problem, outcome.remedy))
 
     def _fail(self, problem: str, remedy: str) -> None:
         """Go back to the former program, if it is there."""
@@ -205,11 +229,12 @@ class UpgradeCommand:
             self._end(problem, self._state.remedy if self._state.problem else _NO_WAY_BACK)
             return
         self._log.error(LogEvent.UPGRADE_GOES_BACK, extra={"reason": problem, "version": to.version})
-        self._become(to, back_to=None, failure=problem, remedy=remedy)  # at once: a worker is missing
+        self._become(to, back_to=None, failure=problem, remedy=remedy)
 
     def _end(self, problem: str, remedy: str) -> None:
         """End the upgrade, whatever it has come to."""
         version = self._setting.program.version
+        self.close()
         for worker in self._parent.workers:
             if worker.is_tried and not worker.is_alive and not worker.operation:
                 self._parent.operations.restart(worker.name, lambda _: None)
@@ -220,3 +245,16 @@ class UpgradeCommand:
             self._log.error(LogEvent.UPGRADE_FAILED, extra=extra)
         else:
             self._log.info(LogEvent.UPGRADE_DONE, extra={"version": version})
+
+    def close(self) -> None:
+        """End what was left of this program or the former one, as nobody needs it any more."""
+        self._end_former()
+        if self._left is not None:
+            end(self._left)
+            self._left = None
+
+    def _end_former(self) -> None:
+        if self._former is not None:
+            self._former.close()
+            self._former = self._parent.processes.other = None
+            self._parent.processes.by_other.clear()

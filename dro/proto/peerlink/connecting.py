@@ -2,8 +2,9 @@
 
 Source: DRO guide, `reconnect-interval`; forwarding notes, 21.2. Guess: pauses are spread over a fifth more than the
 interval, so that initiators whose network was away do not all come at once. After a link that lasted for the interval
-at least there is none, then `PAUSE_NS`, doubled each time until the interval is reached, so that a reset, or a
-companion that starts anew, costs no more than it must, and nobody who refuses is hammered. A new connection takes the
+at least there is none, then `PAUSE_NS`, doubled each time until the interval is reached, also by links that last less,
+so that a reset, or a companion that starts anew, even twice, costs no more than it must, and nobody who refuses is
+hammered. A new connection takes the
 place of the old one when that is asked and does not answer within `ANSWER_NS`. It is asked for the sake of the DRO that
 it is with; for any other one when it has been silent for a keepalive interval.
 """
@@ -28,13 +29,13 @@ PAUSED_NS: Final = ms(200)
 class InitiatorCore:
     """One attempt or connection at a time."""
 
-    def __init__(self, interval_ns: int, now_ns: int, draw: Callable[[int], int]) -> None:
-        """`draw(n)` is a random number below n."""
+    def __init__(self, interval_ns: int, now_ns: int, draw: Callable[[int], int], *, had_link: bool = False) -> None:
+        """`draw(n)` is a random number below n; `had_link`: the process before had one."""
         self.interval_ns = max(interval_ns, PAUSE_NS)
         self._draw = draw
         self._due_ns: int | None = now_ns
         self._up_ns: int | None = None  # since when there is a link
-        self._pause_ns = self.interval_ns  # after the next attempt that fails
+        self._pause_ns = PAUSE_NS if had_link else self.interval_ns  # the next one
         self.attempts = 0
         """Since the last connection whose dialogue was up."""
 
@@ -52,12 +53,10 @@ class InitiatorCore:
 
     def on_over(self, now_ns: int) -> None:
         """The attempt failed, or the connection is over."""
-        if self._up_ns is None:
-            pause_ns, self._pause_ns = self._pause_ns, min(2 * self._pause_ns, self.interval_ns)
-        elif now_ns - self._up_ns >= self.interval_ns:
+        if self._up_ns is not None and now_ns - self._up_ns >= self.interval_ns:
             pause_ns, self._pause_ns = 0, PAUSE_NS
         else:
-            pause_ns = self._pause_ns = self.interval_ns
+            pause_ns, self._pause_ns = self._pause_ns, min(2 * self._pause_ns, self.interval_ns)
         spread_ns = self._draw(pause_ns // _SPREAD) if pause_ns else 0
         self._due_ns, self._up_ns = now_ns + pause_ns + spread_ns, None
 

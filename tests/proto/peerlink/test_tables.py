@@ -355,21 +355,42 @@ def test_attempts_follow_each_other_within_a_fifth_more_than_the_interval() -> N
     assert core.attempts == 0
 
 
+@pytest.mark.parametrize("had_link", [True, False])
 @pytest.mark.parametrize(("lasted_ns", "is_at_once"), [(s(1), True), (ms(999), False)])
 def test_a_link_that_has_lasted_is_made_anew_at_once_and_then_ever_more_seldom(
-    lasted_ns: int, is_at_once: bool
+    lasted_ns: int, is_at_once: bool, had_link: bool
 ) -> None:
     """A companion whose portal was killed is back after 0.1 s: with one attempt the link was away for 5 s."""
-    core = InitiatorCore(s(1), 0, lambda _: 0)
+    core = InitiatorCore(s(1), 0, lambda _: 0, had_link=had_link)
     core.on_attempt()
     core.on_up(s(5))
     now_ns = s(5) + lasted_ns
     core.on_over(now_ns)
-    assert core.next_deadline() == now_ns + (0 if is_at_once else s(1))
-    for pause_ms in (100, 200, 400, 800, 1000, 1000) if is_at_once else (1000, 1000):
+    pauses = (
+        ((0,) if is_at_once else ()) + ((100, 200, 400, 800, 1000) if is_at_once or had_link else (1000,)) + (1000,)
+    )
+    for pause_ms in pauses:
+        assert core.next_deadline() == now_ns + ms(pause_ms)
         core.on_attempt()
         core.on_over(now_ns)
+
+
+def test_links_that_do_not_last_count_as_attempts() -> None:
+    """Two neighbours that are restarted within the interval: their link was away for all of it."""
+    core = InitiatorCore(s(5), 0, lambda _: 0)
+    core.on_attempt()
+    core.on_up(0)
+    now_ns = s(60)
+    for pause_ms in (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000):
+        core.on_over(now_ns)
         assert core.next_deadline() == now_ns + ms(pause_ms)
+        now_ns += ms(pause_ms)
+        core.on_attempt()
+        core.on_up(now_ns)
+        now_ns += s(1)
+    now_ns += s(5)
+    core.on_over(now_ns)
+    assert core.next_deadline() == now_ns
 
 
 def test_without_an_interval_there_is_a_pause_yet() -> None:
