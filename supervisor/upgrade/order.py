@@ -46,6 +46,7 @@ from supervisor.upgrade.programs import ask, become, command_of
 _LIMIT_NS: Final = s(150)  # of the checks
 _LOOK_NS: Final = ms(20)
 _QUIET_LOOKS: Final = 500
+_SETTLE_NS: Final = s(2)  # from the last worker on, in which none may end
 _ANSWER_NS: Final = ms(200)  # for the answer to leave before the program does
 _ORDER: Final = (Role.ROUTE_MANAGER, Role.ENDPOINT, Role.PEER, Role.MONITOR, Role.HISTORY)
 RELOAD_FIRST: Final = "tnwgdctl reload first, or restore the file"
@@ -72,6 +73,7 @@ class UpgradeCommand:
         self._state = UpgradeState()
         self._back_to: ProgramRecord | None = None
         self._tried: set[str] = set()
+        self._replaced: dict[Worker, int] = {}  # -> its incarnation
         self._left: FormerRecord | None = None
         self._former: FormerProcess | None = None
         parent.processes.program, parent.processes.version = setting.program.number, setting.program.version
@@ -188,10 +190,24 @@ class UpgradeCommand:
                 found.append(worker)
         return sorted(found, key=lambda worker: (worker.is_alive, _ORDER.index(worker.spec.role), worker.index))
 
-    def _replace_next(self) -> None:
+    def _ended_again(self) -> Worker | None:
+        """Return a worker of this version that has ended since it was replaced."""
+        return next(
+            (worker for worker, life in self._replaced.items() if worker.incarnation != life or not worker.is_alive),
+            None,
+        )
+
+    def _replace_next(self, *, is_last_look: bool = False) -> None:
         parent = self._parent
         to_replace = self._to_replace()
         if parent.is_stopping:
+            return
+        if (ended := self._ended_again()) is not None and not self._state.problem:
+            problem = f"{ended.name} of the new version does not go on running: {ended.last_death}"
+            self._take_back(ended, problem, "see the log")
+            return
+        if not (to_replace or self._state.problem or is_last_look):
+            parent.loop.call_later(_SETTLE_NS, lambda: self._replace_next(is_last_look=True))
             return
         if not to_replace:
             self._end(self._state.problem, self._state.remedy)
@@ -204,7 +220,7 @@ class UpgradeCommand:
             self._on_replaced(outcome, ran_before=ran_before)
 
         try:
-            parent.operations.restart(worker.name, done, is_trial=ran_before and self._back_to is not None)
+            parent.operations.restart(worker.name, done, is_trial=ran_before and parent.processes.other is not None)
         except DroError as e:
             self._fail(str(e), "")
 
@@ -212,15 +228,22 @@ class UpgradeCommand:
         if self._parent.is_stopping:
             return
         if outcome.is_ok or self._state.problem or not ran_before:  # on the way back, what can run shall run
+            if outcome.is_ok:
+                worker = self._parent.workers.of(outcome.worker)
+                self._replaced[worker] = worker.incarnation
             self._replace_next()
             return
         problem = f"{outcome.worker} of the new version does not run: {outcome.problem}"
-        processes, worker = self._parent.processes, self._parent.workers.of(outcome.worker)
+        self._take_back(self._parent.workers.of(outcome.worker), problem, outcome.remedy)
+
+    def _take_back(self, worker: Worker, problem: str, remedy: str) -> None:
+        """Have a worker forked by what was left of the former program, and go back."""
+        processes = self._parent.processes
         if processes.other is None or worker.operation:
-            self._fail(problem, outcome.remedy)
+            self._fail(problem, remedy)
             return
         processes.by_other.add(worker)
-        self._parent.operations.restart(worker.name, lambda _: self._fail(problem, outcome.remedy))
+        self._parent.operations.restart(worker.name, lambda _: self._fail(problem, remedy))
 
     def _fail(self, problem: str, remedy: str) -> None:
         """Go back to the former program, if it is there."""

@@ -54,13 +54,23 @@ def test_a_dro_moves_to_another_version_and_back_and_receivers_do_not_notice(tmp
     assert order_meanwhile(tmp_path, transport, upgrade).problems == []
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
-def test_an_upgrade_that_fails_at_a_portal_goes_back_and_nothing_is_lost(tmp_path: Path, transport: str) -> None:
+@pytest.mark.parametrize(
+    ("transport", "fault", "why"),
+    [
+        ("lbtrm", other_program.BAD_PORTAL, "does not run: P2 does not like the new version; take the old one"),
+        ("tcp", other_program.BAD_PORTAL, "does not run: P2 does not like the new version; take the old one"),
+        ("lbtrm", other_program.DYING_PORTAL, "does not go on running: killed by SIGSEGV; see the log"),
+    ],
+    ids=["lbtrm", "tcp", "dies-later"],
+)
+def test_an_upgrade_that_fails_at_a_portal_goes_back_and_nothing_is_lost(
+    tmp_path: Path, transport: str, fault: str, why: str
+) -> None:
     def upgrade(site: Site) -> None:
         before = versions(site)
-        done = tnwgdctl(site.pid, "upgrade", "--to", str(make_program(tmp_path, other_program.BAD_PORTAL)))
+        done = tnwgdctl(site.pid, "upgrade", "--to", str(make_program(tmp_path, fault)))
         assert done.returncode == 1
-        assert "P2 of the new version does not run: P2 does not like the new version; take the old one" in done.stderr
+        assert f"P2 of the new version {why}" in done.stderr
         assert versions(site) == before
         assert status(site)["change"] == ""
         assert "upgrade has failed" in site.log

@@ -51,6 +51,19 @@ if "--take-over" in sys.orig_argv:
 """
 """Takes over, and cannot start the second portal."""
 
+DYING_PORTAL: Final = """
+import os, signal, sys
+if "--take-over" in sys.orig_argv:
+    from dro.clock import ms
+    from portals.endpoint import portal
+    def run(ctx, endpoint, config):
+        if endpoint.name == "P2":
+            ctx.loop.call_later(ms(1500), lambda: os.kill(os.getpid(), signal.SIGSEGV))
+        run_endpoint(ctx, endpoint, config)
+    run_endpoint, portal.run_endpoint = portal.run_endpoint, run
+"""
+"""Takes over; the second portal goes on, and crashes a little later, each time."""
+
 
 class SiteOfItsOwn(Site):
     """A site whose daemon was started as users do, so that it knows what runs it."""
