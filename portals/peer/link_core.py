@@ -44,9 +44,10 @@ from dro.wire.lbmc.dro_blocks import CAPABILITY3_PCRE, CAPABILITY3_REGEX, Gatewa
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress, address_text
 from portals.decisions.acl_enforcement import AclEnforcement
+from portals.decisions.messages import SourceSeen
 from portals.peer import link_effects as do
 from portals.peer.announcements import Announcements
-from portals.peer.link_sources import DomainCosts, JoinFilter, LateData, LinkSources
+from portals.peer.link_sources import FORMER_CONNECTION, NO_ADDRESS, DomainCosts, JoinFilter, LateData, LinkSources
 from portals.peer.link_watch import NO_ANSWER, LinkWatch
 from portals.peer.newcomers import Connection, Newcomers
 from portals.peer.options import address_of, fast_of, options_of
@@ -123,6 +124,7 @@ class LinkCore:
         self._refresh_ns: int | None = None
         self._hold = LinkHold()
         self._held: list[LinkSources] = []  # of connections before
+        self._former: LinkSources | None = None  # of the process before
         self._instance = companion  # of the one that was there last
         self._is_away = True
         if companion:
@@ -284,6 +286,17 @@ class LinkCore:
     @property
     def _left(self) -> int:
         return self.heard.held + sum([sources.left for sources in self._held])
+
+    def join_known(self, source: SourceSeen) -> None:
+        """Hold a source that the process before this one had over the link, and go on to give it to whom it gave it."""
+        if not (self._hold.is_on and self._is_away):
+            return  # the companion offers what it has
+        if self._former is None:
+            self._former = LinkSources(
+                FORMER_CONNECTION, NO_ADDRESS, self.config.sourcemap_size, self.costs, None, self._ask, None, ()
+            )
+            self._held.append(self._former)
+        self._former.hold(source)
 
     def on_drain(self) -> None:
         """Do not wait for a companion that is away."""

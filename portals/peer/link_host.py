@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from dro.bus.messages import Origin, PortalGone, PortalUp
 from dro.proto.interest.events import InterestEvent
-from portals.decisions.effects import ProxyEffect
+from portals.decisions.effects import JoinKnownSource, ProxyEffect
 from portals.peer.link_core import LinkCore
 from portals.peer.link_effects import LinkCoreEffect
 
@@ -65,7 +65,10 @@ class LinkHost(ABC):
         return self.link.heard.take_events()
 
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
-        self.link.perform(effect)
+        if isinstance(effect, JoinKnownSource):
+            self.link.join_known(effect.source)
+        else:
+            self.link.perform(effect)
         self._carry_out()
 
     def together(self) -> AbstractContextManager[object]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
@@ -20,8 +20,12 @@ from dro.proto.peerlink.sources import OfferedByCompanion, OfferVerdict
 from dro.table import Table
 from dro.wire.lbmc.message import Message
 from dro.wire.source_string import TcpAddress, address_text
+from portals.decisions.messages import SourceSeen
 from portals.peer.link_effects import AddSource, ChangeSource, LinkCoreEffect, Log, RemoveSource
 
+FORMER_CONNECTION: Final = 0
+NO_ADDRESS: Final = TcpAddress(0, 0)
+"""Stand for the connections of the process before; others have numbers from 1 on."""
 JoinFilter = Callable[[bytes, TcpAddress], bool]
 """Whether a source of the topic may enter the DRO over the link."""
 
@@ -120,6 +124,14 @@ class LinkSources:
         if self._late is not None and (before := self._late.take(record.otid)) is not None:
             self.remove(before)
         self._put(record)
+
+    def hold(self, source: SourceSeen) -> None:
+        """Let in a source of a connection that this process never had, under any number."""
+        number, options = len(self._offered) + 1, source.pass_through
+        record = SourceRecord(number, source.domain_id, source.topic, source.otid, 0, options=options)
+        if self._offered.on_source(record)[0] is OfferVerdict.TAKEN:
+            self._let_in[number] = None
+            self._ask(AddSource(self.connection, record, source.hop_count, source.cost, None))
 
     def _put(self, record: SourceRecord) -> None:
         cost = self._costs.to(record.domain_id)

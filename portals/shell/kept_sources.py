@@ -19,8 +19,9 @@ _NAME: Final = "sources"
 class KeptSources:
     """The sources by handle; only those that this portal knows how to join again."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Kept, *, needs_join_info: bool) -> None:
         """`former`: what the incarnation before has left; `is_whole`: and that is all that it forwarded."""
+        self._needs_join_info = needs_join_info
         self._values = None if kept.folder is None else KeptValues(kept.folder, _NAME)
         self.former: list[tuple[SourceSeen, bytes]] = []
         """With the workers that get them."""
@@ -36,7 +37,7 @@ class KeptSources:
 
     def keep(self, source: SourceSeen, workers: Collection[int]) -> None:
         """Note who gets the source; nobody is fine."""
-        if self._values is not None and source.join_info:
+        if self._values is not None and (source.join_info or not self._needs_join_info):
             value = bytes((len(workers), *workers)) + PORTAL_MESSAGES.encode(source) if workers else b""
             self._values.put(source.handle, value)
 

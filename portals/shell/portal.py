@@ -116,7 +116,7 @@ class PortalShell:
         self._deliver_limit_ns = GOES_ON_NS if ctx.goes_on else DELIVER_NS
         self._deliver_ns = ctx.loop.now_ns() + self._deliver_limit_ns
         self._routed_ns = ctx.loop.now_ns() + ROUTED_NS  # from then on no proxy source is waited for
-        self._kept_sources = KeptSources(ctx.kept_state)
+        self._kept_sources = KeptSources(ctx.kept_state, needs_join_info=ctx.role is Role.ENDPOINT)
         self._to_rejoin = self._kept_sources.former if ctx.goes_on else []
         self._is_rejoining = ctx.goes_on
         self._unmet: list[PeerUp] = []  # siblings that came up meanwhile

@@ -30,6 +30,13 @@ def test_nothing_is_lost_when_a_peer_portal_is_killed(tmp_path: Path, kind: str)
     assert (result.lost, result.doubled, result.disordered) == (0, 0, 0)
 
 
+def test_nothing_is_lost_when_all_portals_of_a_dro_are_killed(tmp_path: Path) -> None:
+    """A peer portal, or both of the link, and the endpoint portal that is the only one that could name what it had."""
+    result = kill_peers(tmp_path, "TCP", KILLS, random.Random(1), others=("A-1", "B-2"))
+    assert result.log == ()
+    assert (result.lost, result.doubled, result.disordered) == (0, 0, 0)
+
+
 def test_an_idle_link_is_made_anew_by_whichever_portal_is_restarted(tmp_path: Path) -> None:
     """Such a portal has nothing to wait for, and no sibling has named anything."""
     plan = plan_of(tmp_path, "TCP")

@@ -40,7 +40,7 @@ from portals.peer import link_effects as do
 from portals.peer.datagrams.udp import UdpPart
 from portals.peer.link_core import NO_DOMAIN, LinkCore
 from portals.peer.link_host import LinkHost
-from portals.peer.link_sources import LinkSources
+from portals.peer.link_sources import FORMER_CONNECTION, NO_ADDRESS, LinkSources
 from portals.peer.options import CANARY_BYTES, batching_of
 from portals.peer.process.gauges import LinkGauges
 from portals.peer.process.listing import PeerLists
@@ -113,6 +113,8 @@ class PeerPortal(LinkHost):
         self._space = ReadSpace()  # of all connections
         self._connections: dict[int, PeerConnection] = {}
         self._receivers: dict[int, LinkReceiver] = {}  # of connections with joined sources
+        if self._kept.companion:
+            self._receivers[FORMER_CONNECTION] = LinkReceiver(NO_ADDRESS, ctx.loop.now_ns())
         self._make_stream: StreamMaker = PlainStream
         if config.tcp.tls is not None:
             self._make_stream = PeerStreamMaker(config.tcp.tls, is_server=link.connecting is None)
@@ -357,7 +359,7 @@ class PeerPortal(LinkHost):
                 else:
                     self._shell.move_source(self._pop(*before), bound)
                     self._shell.change_source(bound, hop_count, cost, record.options)
-                if self._udp is not None:
+                if self._udp is not None and effect.connection != FORMER_CONNECTION:
                     self._udp.on_source(record.srcidx)
             case do.ChangeSource(record=record, hop_count=hop_count, cost=cost):
                 self._shell.change_source(receiver.sources[record.srcidx], hop_count, cost, record.options)

@@ -10,10 +10,14 @@ from dro.clock import ms
 from dro.log.events import LogEvent
 from dro.proto.peerlink.connecting import ANSWER_NS, PAUSED_NS
 from dro.proto.peerlink.hold import QUIET_NS
-from dro.proto.peerlink.messages import Hello, hello, keepalive, topic_interest
+from dro.proto.peerlink.messages import Hello, SourceRecord, hello, keepalive, topic_interest
+from dro.proto.peerlink.messages import source as source_record
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.dro_blocks import GatewayName, RouteInfo, RouteInfoNeighbor
-from portals.peer.link_effects import Admit, CompanionAway, CountLost, Log, SendUrgent
+from portals.decisions.effects import JoinKnownSource
+from portals.decisions.messages import SourceSeen
+from portals.peer.link_effects import AddSource, Admit, CompanionAway, CountLost, Log, RemoveSource, SendUrgent
+from portals.peer.link_sources import FORMER_CONNECTION
 from supervisor.tools.simulate.peer import Pipe
 from supervisor.tools.simulate.plan import dro_of, peer
 from tests.rigs.portal_hosts.peer import NODE_ID, THERE, SimulatedPeer, greeting
@@ -180,3 +184,27 @@ def test_another_instance_of_the_companion_is_not_fed(host: SimulatedPeer) -> No
     host.run(1)
     assert wanted(host) == set()
     assert asked(host, CompanionAway) == [CompanionAway()], "what waits for it is thrown away"
+
+
+def test_sources_of_the_process_before_are_held_for_those_who_had_them_until_they_are_offered(
+    host: SimulatedPeer,
+) -> None:
+    """Who had them may have died with that process: their data came before anybody was known to want it."""
+    lost(host)
+    host.notes.clear()
+    had = [SourceSeen(n, bytes([n]) * 32, b"one", THERE, 3, 7, b"") for n in (5, 6)]
+    for source in had:
+        host.end.perform(JoinKnownSource(source), host.clock.now_ns)
+    first, second = [effect for effect in asked(host, AddSource) if isinstance(effect, AddSource)]
+    assert [(e.connection, e.record.otid, e.hop_count, e.cost) for e in (first, second)] == [
+        (FORMER_CONNECTION, source.otid, 3, 7) for source in had
+    ]
+    again = connected(host, greeting())
+    host.receive(again, source_record(SourceRecord(9, THERE, b"one", had[1].otid, 1)))
+    taken_over = asked(host, AddSource)[2]
+    assert isinstance(taken_over, AddSource)
+    assert taken_over.before == (FORMER_CONNECTION, second.record.srcidx)
+    host.end.perform(JoinKnownSource(had[0]), host.clock.now_ns)
+    assert len(asked(host, AddSource)) == 3, "the companion is there, and offers what it has"
+    host.run(QUIET_NS // ms(1) + 100)
+    assert asked(host, RemoveSource) == [RemoveSource(FORMER_CONNECTION, first.record.srcidx)]

@@ -388,7 +388,7 @@ def test_a_portal_that_went_on_forwards_before_it_meets_anybody(stepper: Stepper
     folder = tmp_path / "kept"
     folder.mkdir()
     kept = Kept(HeldSockets(), folder=folder)
-    before = KeptSources(kept)
+    before = KeptSources(kept, needs_join_info=True)
     before.keep(KNOWN_HERE, (SIBLING, THIRD))
     before.keep(replace(KNOWN_HERE, handle=8, otid=bytes(32)), (THIRD,))
     before.forget(8)
