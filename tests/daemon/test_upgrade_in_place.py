@@ -19,6 +19,9 @@ from tests.rigs.site import Site, running
 pytestmark = pytest.mark.slow
 
 
+BAD = "does not run: P2 does not like the new version; take the old one"
+
+
 def status(site: Site) -> dict[str, Any]:
     return order(site.pid, "status")
 
@@ -34,7 +37,7 @@ def versions(site: Site) -> set[str]:
     return {found["version"], *(worker["version"] for worker in found["workers"])}
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_dro_moves_to_another_version_and_back_and_receivers_do_not_notice(tmp_path: Path, transport: str) -> None:
     def upgrade(site: Site) -> None:
         before, pids = status(site), site.workers()
@@ -57,8 +60,8 @@ def test_a_dro_moves_to_another_version_and_back_and_receivers_do_not_notice(tmp
 @pytest.mark.parametrize(
     ("transport", "fault", "why"),
     [
-        ("lbtrm", other_program.BAD_PORTAL, "does not run: P2 does not like the new version; take the old one"),
-        ("tcp", other_program.BAD_PORTAL, "does not run: P2 does not like the new version; take the old one"),
+        ("lbtrm", other_program.BAD_PORTAL, BAD),
+        pytest.param("tcp", other_program.BAD_PORTAL, BAD, marks=pytest.mark.long),
         ("lbtrm", other_program.DYING_PORTAL, "does not go on running: killed by SIGSEGV; see the log"),
     ],
     ids=["lbtrm", "tcp", "dies-later"],
@@ -77,6 +80,25 @@ def test_an_upgrade_that_fails_at_a_portal_goes_back_and_nothing_is_lost(
         order(site.pid, "portal", "restart", "P1")
 
     assert order_meanwhile(tmp_path, transport, upgrade).problems == []
+
+
+def test_an_upgrade_that_fails_at_a_portal_goes_back_when_what_was_left_of_the_former_version_is_killed(
+    tmp_path: Path,
+) -> None:
+    """The portal is away until the program was executed again; the others lose nothing."""
+
+    def upgrade(site: Site) -> None:
+        before = versions(site)
+        first = begin(site.pid, "upgrade", "--to", str(make_program(tmp_path, other_program.SLOWLY_BAD_PORTAL)))
+        site.wait(lambda: "DRO is taken over" in site.log, "the other program")
+        site.kill("tnwgd-former")
+        assert ended(first) == 1
+        assert versions(site) == before
+        assert "cannot start a process worker=P2" in site.log
+
+    problems = order_meanwhile(tmp_path, "lbtrm", upgrade).problems
+    assert problems == [problem for problem in problems if problem.startswith("TRD 2")]
+    assert all(problem.endswith(" 0 doubled, 0 out of order") for problem in problems), problems
 
 
 @pytest.mark.parametrize(

@@ -116,14 +116,22 @@ def restart_portals(folder: Path, transport: str, restarts: int) -> Ended:
 
 
 def order_meanwhile(folder: Path, transport: str, give: Callable[[Site], object]) -> Ended:
-    """Have the whole DRO do what `give` orders, once."""
-    return end_portals(folder, transport, 1, give, SiteOfItsOwn)
+    """Have the whole DRO do what `give` orders, once, beside 1,000 messages a second."""
+    return end_portals(folder, transport, 1, give, SiteOfItsOwn, rest_s=0.01)
 
 
 def end_portals(
-    folder: Path, transport: str, times: int, end: Callable[[Site], object], kind: type[Site] = Site
+    folder: Path,
+    transport: str,
+    times: int,
+    end: Callable[[Site], object],
+    kind: type[Site] = Site,
+    rest_s: float = 0.002,
 ) -> Ended:
-    """Have portals ended, so often, each time by `end`; `transport` is that of the sources."""
+    """Have portals ended, so often, each time by `end`; `transport` is that of the sources.
+
+    `rest_s`: between two messages of a topic.
+    """
     site = kind(folder, 3, transports={1: transport, 3: "tcp"})
     inboxes = [Inbox(f"TRD {trd}, numbers.{n}") for trd in (2, 3) for n in range(TOPICS)]
     outcome = Ended()
@@ -138,7 +146,7 @@ def end_portals(
             for number, inbox in enumerate(inboxes):
                 context = second if number < TOPICS else third
                 context.receiver(f"numbers.{number % TOPICS}", on_event=inbox.on_event)
-            publisher = Publisher(origin, 0.002)
+            publisher = Publisher(origin, rest_s)
             publisher.start()
 
             def have_passed(goal: int) -> bool:

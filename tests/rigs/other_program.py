@@ -51,6 +51,15 @@ if "--take-over" in sys.orig_argv:
 """
 """Takes over, and cannot start the second portal."""
 
+SLOWLY_BAD_PORTAL: Final = BAD_PORTAL.replace(
+    "        if endpoint.name ==",
+    """\
+        if endpoint.name == "P1":
+            import time
+            time.sleep(1)
+        if endpoint.name ==""",
+)
+"""Also takes its time to start the first one."""
 DYING_PORTAL: Final = """
 import os, signal, sys
 if "--take-over" in sys.orig_argv:
