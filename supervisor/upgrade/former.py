@@ -77,7 +77,7 @@ class FormerProcess:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
     def fork(self, identity: WorkerIdentity, control: socket.socket) -> tuple[int, int]:
-        """Process id and descriptor of that life, of the former program. Raises: OSError when there is none."""
+        """Fork that life of the former program; its process id and descriptor. Raises: OSError when there is none."""
         sockets = identity.sockets
         kept = [] if sockets is None else list(sockets.by_name.items())
         order = {"name": identity.name, "incarnation": identity.incarnation, "goes_on": identity.goes_on,
@@ -143,7 +143,7 @@ def _receive(sock: socket.socket) -> tuple[Any, list[int]]:
 
 
 def _fork_twice(live: Callable[[], object]) -> int:
-    """Process id of one that does this when its parent is the one of this process. Raises: OSError."""
+    """Fork a process that does this as a child of the parent of this one; its id. Raises: OSError."""
     go, say_go = os.pipe2(os.O_CLOEXEC)
     found, say_found = os.pipe2(os.O_CLOEXEC)
     try:
@@ -181,7 +181,7 @@ def _live(
     fds: list[int],
     sockets: dict[bytes, int],
 ) -> NoReturn:
-    """Be that life of that worker."""
+    """Run that life of that worker."""
     sock.close()
     enter_start_folder()
     control, memory, *ends = fds

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 BAD = "does not run: P2 does not like the new version; take the old one"
+DYING = "does not go on running: killed by SIGSEGV; see the log"
 
 
 def status(site: Site) -> dict[str, Any]:
@@ -60,11 +61,10 @@ def test_a_dro_moves_to_another_version_and_back_and_receivers_do_not_notice(tmp
 @pytest.mark.parametrize(
     ("transport", "fault", "why"),
     [
-        ("lbtrm", other_program.BAD_PORTAL, BAD),
-        pytest.param("tcp", other_program.BAD_PORTAL, BAD, marks=pytest.mark.long),
-        ("lbtrm", other_program.DYING_PORTAL, "does not go on running: killed by SIGSEGV; see the log"),
+        pytest.param("lbtrm", other_program.BAD_PORTAL, BAD, id="lbtrm"),
+        pytest.param("tcp", other_program.BAD_PORTAL, BAD, id="tcp", marks=pytest.mark.long),
+        pytest.param("lbtrm", other_program.DYING_PORTAL, DYING, id="dies-later"),
     ],
-    ids=["lbtrm", "tcp", "dies-later"],
 )
 def test_an_upgrade_that_fails_at_a_portal_goes_back_and_nothing_is_lost(
     tmp_path: Path, transport: str, fault: str, why: str

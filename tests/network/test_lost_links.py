@@ -13,6 +13,7 @@ import pytest
 from dro.clock import ms
 from dro.metrics.slots import Slot
 from dro.metrics.table import PORTAL, bounds_of
+from dro.proto.peerlink.connecting import PAUSE_NS
 from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkEnd
 from dro.transport.stream import PlainStream
@@ -159,7 +160,7 @@ def proxies(net: Network, end: str = "A") -> int:
     return len(net.dros[end].peers[SITES[end]].sources)
 
 
-def test_the_first_attempt_is_made_at_once_and_the_next_after_the_interval(make: Make) -> None:
+def test_the_first_attempt_is_made_at_once_and_the_next_after_a_pause(make: Make) -> None:
     flow = flowing(make)
     net = flow.net
     run(flow, 1000)
@@ -168,7 +169,7 @@ def test_the_first_attempt_is_made_at_once_and_the_next_after_the_interval(make:
     run(flow, 20)
     assert net.dros["A"].has_link("B")
     reset(net, "A")
-    run(flow, 900)
+    run(flow, PAUSE_NS // ms(1) - 10)
     assert not net.dros["A"].has_link("B"), "the link did not last"
     net.until(lambda: net.dros["A"].has_link("B"))
     net.run(500)
