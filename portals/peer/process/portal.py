@@ -113,8 +113,6 @@ class PeerPortal(LinkHost):
         self._space = ReadSpace()  # of all connections
         self._connections: dict[int, PeerConnection] = {}
         self._receivers: dict[int, LinkReceiver] = {}  # of connections with joined sources
-        if self._kept.companion:
-            self._receivers[FORMER_CONNECTION] = LinkReceiver(NO_ADDRESS, ctx.loop.now_ns())
         self._make_stream: StreamMaker = PlainStream
         if config.tcp.tls is not None:
             self._make_stream = PeerStreamMaker(config.tcp.tls, is_server=link.connecting is None)
@@ -344,6 +342,8 @@ class PeerPortal(LinkHost):
     # sources of the companion, as the data path has them
 
     def _change_source(self, effect: do.SourceEffect) -> None:
+        if effect.connection == FORMER_CONNECTION and FORMER_CONNECTION not in self._receivers:
+            self._receivers[FORMER_CONNECTION] = LinkReceiver(NO_ADDRESS, self._ctx.loop.now_ns())
         receiver = self._receivers.get(effect.connection)
         if receiver is None:
             return
