@@ -67,6 +67,8 @@ def _statistics(element: str, daemons: tuple[DaemonConfig, DaemonConfig], nodes:
         daemons = daemons[0], replace(daemons[1], **{field: replace(new, um=old.um)})
     yield from element_changes(element, daemons, nodes, ("daemon",), "")
     for one in option_changes(old.um, new.um) if old is not None and new is not None else ():
+        if not (one.origin or one.was):  # follows from what else changed
+            continue
         cls = ReloadClass.LIVE if tuple(one.subject.split()) in used_options() else ReloadClass.NONE
         yield Change(f"daemon/{element}/{one.subject}", "", one.old, one.new, cls, one.origin, one.was)
 

@@ -23,7 +23,7 @@ from dro.config.reading.record import check, read_record
 from dro.config.um.sources import Reading, read_portal_um
 
 MAX_NAME_BYTES: Final = 127  # Guess: over-long names are errors, the limit is not documented
-PROCESS_NAMES: Final = frozenset({"route-manager", "tnwgd", "monitor"})
+PROCESS_NAMES: Final = frozenset({"route-manager", "tnwgd", "monitor", "statistics"})
 """Of processes of the DRO that are no portals: commands and the log would not know which one is meant."""
 _OF_PORTALS: Final = frozenset({"default", "portal-config", "portal-stats"})
 _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,127}")

@@ -222,6 +222,11 @@ def _over(options: UmOptions, file: str, topic: str, place: Place, reading: Read
     path = find_um_file(file, place.file, place)
     strict = Problems(reading.problems.warning, strict=True)
     text = read_text(path)
+    if isinstance(place, ElementReader):
+        parts = (
+            f"{name}={path if name == 'config' else value}" for name, value in _parts(place.text("options"), place)
+        )
+        place.effective(";".join(parts), "options")
     if is_xml(text):
         document = parse_um_xml(text.encode(), path, strict, reading.lookup)
         application = find_application(document, reading.daemon_name, reading.environ)
