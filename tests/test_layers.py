@@ -37,7 +37,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest", "dro.proto.repair"),
     "dro.proto.resolver_service": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.repair": ("dro", "dro.wire.*", "dro.proto"),
-    "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
+    "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto", "dro.proto.delivery"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.context": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
     "dro.proto.lbmrd": ("dro", "dro.wire.*"),
