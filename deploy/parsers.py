@@ -17,6 +17,7 @@ import supervisor.tools.ctl.main
 import supervisor.tools.top.main
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
+from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
 from dro.tools.umdump import main as umdump
 
 
@@ -35,7 +36,7 @@ def parsers() -> Mapping[str, argparse.ArgumentParser]:
         analytics.report.arguments(),
         analytics.generate.arguments(),
     ]
-    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, umdump)]
+    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, lbmmon, tnwgdmon, tnwgdcmd, umdump)]
     for parser in made:
         for action in (action for one in with_commands(parser) for action in one._actions if is_not_yet(action)):
             action.help = argparse.SUPPRESS

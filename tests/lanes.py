@@ -51,8 +51,10 @@ _LISTED: Final = {
         um/fragment/test_immediate.py um/fragment/test_ports.py um/fragment/test_receiver_sessions.py
         um/fragment/test_refused_sockets.py um/fragment/test_request_port.py um/fragment/test_source_sessions.py
         um/fragment/test_service_links.py um/fragment/test_unicast_channel.py
-        um/message/test_context_sockets.py um/message/test_messages_sockets.py um/test_refused_sends.py
-        um/test_user_guide.py transport/test_kinds.py transport/test_lbtrm.py transport/test_lbtrm_edges.py
+        um/message/test_context_sockets.py um/message/test_messages_sockets.py
+        um/message/test_requests.py um/test_refused_sends.py
+        um/test_user_guide.py um/test_requests.py transport/test_kinds.py transport/test_lbtrm.py
+        transport/test_lbtrm_edges.py
         transport/test_lbtrm_receiver.py transport/test_lbtrm_sender.py transport/test_mmsg.py
         portals/peer/test_peer_tls.py transport/test_plugged_kind.py transport/test_fan_out.py transport/test_sockets.py
         transport/test_tcp.py transport/test_tcp_receiver.py transport/test_tcp_sender.py
@@ -75,7 +77,8 @@ _LISTED: Final = {
         supervisor/tools/ctl/test_main.py supervisor/tools/demo supervisor/tools/doctor supervisor/tools/init
         supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py
         test_flaky.py test_mutation.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py
-        tools/lbm/test_programs.py tools/umdump transport/test_tls.py wire/lbmr/test_tshark.py
+        tools/lbm/test_programs.py tools/lbmmon/test_lbmmon.py tools/lbmmon/test_tnwgdcmd.py
+        tools/lbmmon/test_tnwgdmon.py tools/umdump transport/test_tls.py wire/lbmr/test_tshark.py
         wire/srs/test_srs_tshark.py
     """,
     Lane.DELIVERY: "analytics deploy docs test_site.py",

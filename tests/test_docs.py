@@ -18,6 +18,7 @@ import supervisor.tools.top.main
 from dro.config.change.reload_class import ReloadClass
 from dro.metrics.slots import DROP_SLOTS
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
+from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.umdump import main as umdump
 from supervisor.parent import parent
@@ -114,7 +115,7 @@ def test_every_command_of_the_daemon_is_in_one_guide() -> None:
     assert sorted(GUIDE_OF) == sorted(command for command, _ in DAEMON)
 
 
-@pytest.mark.parametrize("tool", [lbmsrc, lbmrcv, lbmwrcv, umdump], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", [*TOOLS, umdump], ids=lambda tool: tool.__name__)
 def test_every_option_of_the_tools_is_explained(tool: object) -> None:
     parser = tool.arguments()  # type: ignore[attr-defined]  # a module with that function
     text = read("umdump.md" if tool is umdump else "tools.md")

@@ -37,7 +37,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.proto.peerlink": ("dro", "dro.wire.*", "dro.proto", "dro.proto.interest", "dro.proto.repair"),
     "dro.proto.resolver_service": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.repair": ("dro", "dro.wire.*", "dro.proto"),
-    "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto"),
+    "dro.proto.unicast": ("dro", "dro.wire.*", "dro.proto", "dro.proto.delivery"),
     "dro.proto.resolver": ("dro", "dro.wire.*", "dro.proto"),
     "dro.proto.context": ("dro", "dro.wire.*", "dro.proto", "dro.proto.resolver"),
     "dro.proto.lbmrd": ("dro", "dro.wire.*"),
@@ -73,6 +73,9 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.bus": FLOOR,
     "dro.tools": FLOOR,
     "dro.tools.lbm": (*FLOOR, "dro.proto.*", "dro.config.um", "dro.tools", "dro.transport.*", "dro.um.*"),
+    "dro.tools.lbmmon": (
+        *FLOOR, "dro.lbmmon", "dro.config.um", "dro.tools", "dro.tools.lbm", "dro.transport", "dro.um.*",
+    ),
     "dro.tools.umdump": (*FLOOR, "dro.wire.*", "dro.config.reading", "dro.config.um", "dro.tools", "dro.dissect"),
     "portals": (),
     "portals.datapath": (*FLOOR, "dro.bus", "dro.wire.lbmc", "dro.proto.context", "dro.transport"),

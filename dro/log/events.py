@@ -359,6 +359,8 @@ class LogEvent(StrEnum):
     UNICAST_BROKEN = "unicast message dropped: its blocks break their layout", _WARNING, "peer error"
     GATEWAY_CONTROL_LIMITED = "control messages of DROs dropped: too many", _WARNING, "peer"
     GATEWAY_CONTROL_REFUSED = "route information refused: no DRO has announced that address", _WARNING, "peer remedy"
+    UNICAST_NOT_TAKEN = "unicast message dropped by an application", _DEBUG, "peer reason"
+    RESPONSE_NOT_SENT = "response not sent", _WARNING, "target reason"
     NEIGHBOUR_DRO = "another DRO of the TRD", _INFO, "address instance"
 
     # transports
@@ -407,6 +409,7 @@ class LogEvent(StrEnum):
     MESSAGE_CALLBACK = "message callback of a receiver failed", _ERROR, "topic"
     SOURCE_CALLBACK = "source callback of a receiver failed", _ERROR, "topic"
     SOURCE_EVENT_CALLBACK = "event callback of a source failed", _ERROR, "topic"
+    REQUEST_CALLBACK = "callback of a request failed", _ERROR, ""
     TOPIC_CALLBACK = "topic callback of a wildcard receiver failed", _ERROR, "topic"
 
     # the log itself

@@ -1,1 +1,1 @@
-"""Command-line tools for users of UM: `lbmsrc`, `lbmrcv`, `lbmwrcv`, `umdump`."""
+"""Command-line tools for users of UM: `lbmsrc`, `lbmrcv`, `lbmwrcv`, `lbmmon`, `tnwgdmon`, `tnwgdcmd`, `umdump`."""

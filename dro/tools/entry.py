@@ -17,6 +17,18 @@ def lbmwrcv() -> int:
     return _run("dro.tools.lbm.lbmwrcv")
 
 
+def lbmmon() -> int:
+    return _run("dro.tools.lbmmon.lbmmon")
+
+
+def tnwgdmon() -> int:
+    return _run("dro.tools.lbmmon.tnwgdmon")
+
+
+def tnwgdcmd() -> int:
+    return _run("dro.tools.lbmmon.tnwgdcmd")
+
+
 def umdump() -> int:
     return _run("dro.tools.umdump.main")
 

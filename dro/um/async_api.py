@@ -24,9 +24,11 @@ from contextlib import nullcontext
 from typing import Final, Self
 
 from dro.devices.follower import DeviceFollower
+from dro.errors import ResourceError
 from dro.um.handles import (
     DRAIN_CHECK_S,
     DRAIN_TIMEOUT_S,
+    NO_RESPONSE,
     QUEUE_MAX,
     ContextHandle,
     R,
@@ -312,6 +314,28 @@ class Context(ContextHandle):
         chosen = object_options("wildcard_receiver", options)
         wildcard = core.wildcard(pattern, listener, chosen, telling(waiters.wake, on_created), on_deleted)
         return WildcardReceiver(wildcard, nullcontext(), waiters, queue)
+
+    async def request(self, target: str, data: bytes, timeout_s: float = 5.0) -> bytes:
+        """Send a request without a topic to "TCP:ip:port" or "TCP:domain:ip:port" and wait for the first response.
+
+        Raises: TimeoutError; ResourceError when it cannot be sent; UsageError.
+        """
+        answer: asyncio.Future[bytes | ResourceError] = asyncio.get_running_loop().create_future()
+
+        def take(come: bytes | ResourceError) -> None:
+            if not answer.done():
+                answer.set_result(come)
+
+        handle = self.core.request(target, data, take, take)
+        try:
+            came = await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise TimeoutError(NO_RESPONSE.format(target, timeout_s)) from None
+        finally:
+            handle.close()
+        if isinstance(came, ResourceError):
+            raise came
+        return came
 
     def stats(self) -> Statistics:
         """Counters of the context and of its sessions, as of now."""

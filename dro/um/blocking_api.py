@@ -18,12 +18,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Self
 
 from dro.devices.follower import DeviceFollower
+from dro.errors import ResourceError
 from dro.um.handles import (
     DRAIN_CHECK_S,
     DRAIN_TIMEOUT_S,
+    NO_RESPONSE,
     QUEUE_MAX,
     ContextHandle,
     R,
@@ -328,6 +331,26 @@ class BlockingContext(ContextHandle):
         with self._loop:
             core = self._core.wildcard(pattern, listener, chosen, telling(changes.tell, on_created), on_deleted)
             return BlockingWildcardReceiver(core, self._loop, changes, queue)
+
+    def request(self, target: str, data: bytes, timeout_s: float = 5.0) -> bytes:
+        """Send a request without a topic to "TCP:ip:port" or "TCP:domain:ip:port" and wait for the first response.
+
+        Raises: TimeoutError; ResourceError when it cannot be sent; UsageError, also for a call from a callback.
+        """
+        self._loop.check_may_wait()
+        answers: SimpleQueue[bytes | ResourceError] = SimpleQueue()
+        with self._loop:
+            handle = self._core.request(target, data, answers.put, answers.put)
+        try:
+            answer = answers.get(timeout=timeout_s)
+        except Empty:
+            raise TimeoutError(NO_RESPONSE.format(target, timeout_s)) from None
+        finally:
+            with self._loop:
+                handle.close()
+        if isinstance(answer, ResourceError):
+            raise answer
+        return answer
 
     def stats(self) -> Statistics:
         """Counters of the context and of its sessions, as of now."""

@@ -13,12 +13,14 @@ from typing import Final, Generic, ParamSpec, TypeVar
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Event, UsageError
 from dro.um.message.receiver import MessageReceiver
+from dro.um.message.requests import UnicastRequest
 from dro.um.message.source import MessageSource
 from dro.um.message.wildcard_receiver import PatternReceiver
 
 QUEUE_MAX: Final = 50_000
 DRAIN_TIMEOUT_S: Final = 5.0
 DRAIN_CHECK_S: Final = 0.005
+NO_RESPONSE: Final = "request to {}: no response within {:g} s"
 
 P = ParamSpec("P")
 L = TypeVar("L", bound=AbstractContextManager[object])
@@ -103,3 +105,12 @@ class ContextHandle(ABC):
     def request_address(self) -> str:
         """Target of unicast immediate messages to this context; empty without a request port."""
         return self.core.request_target
+
+    @property
+    def on_request(self) -> Callable[[UnicastRequest], object] | None:
+        """Return what is called, where callbacks run, for each request without a topic; None: they are dropped."""
+        return self.core.on_request
+
+    @on_request.setter
+    def on_request(self, callback: Callable[[UnicastRequest], object] | None) -> None:
+        self.core.on_request = callback

@@ -10,6 +10,7 @@ from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor
 
 from dro.errors import DecodeError
 from dro.proto.peerlink import messages as peer_messages
+from dro.proto.unicast.requests import NotTaken, RequestReader
 from dro.proto.unicast.splitter import MessageSplitter
 from dro.wire import lbtrm, lbtru, otid, peer_datagram
 from dro.wire.lbmc import addressing, origin, properties
@@ -156,6 +157,14 @@ def peer_message_seeds() -> list[bytes]:
         made.canary_response(TnwgKeepalive(1, 2, 3, flags=KA_QUERY), b"x" * 30),
         lbmc.encode(lbmc.control_message(RawBlock(BlockType.EXTOPT, b"\xc0\0\xf0\x05\0\0"))),
     ]  # fmt: skip
+
+
+def _requests(data: bytes) -> Hashable:
+    """A message to an application, whole and as a piece that has come before."""
+    reader = RequestReader()
+    taken = [reader.read(data, (1, 1)) for _ in range(2)]
+    assert reader.dropped.total() == sum(isinstance(one, NotTaken) for one in taken)
+    return tuple(one.name if isinstance(one, NotTaken) else type(one).__name__ for one in taken)
 
 
 def _walk(data: bytes) -> Hashable:
@@ -348,6 +357,7 @@ TARGETS: Final = (
     Target("lbmc-data", published("lbmc", "", "data", "frag", "req", "tsni", "tcp", "eot", "retr", "proactive"), _lbmc,
            form="lbmc"),
     Target("lbmc-addressed", published("lbmc", "", "uim", "mim", "response", "lj", "rx", "sri"), _lbmc, form="lbmc"),
+    Target("unicast-requests", published("lbmc", "", "uim", "req", "response", "frag"), _requests, form="lbmc"),
     Target("lbmc-peer", published("lbmc", "", "peer", "extopt"), _lbmc, form="lbmc"),
     Target("lbmc-stores", published("lbmc", "", "ume", "umq", "auth", "ssf", "apphdr", "msg", "block"), _lbmc,
            form="lbmc"),

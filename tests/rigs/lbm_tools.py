@@ -24,6 +24,7 @@ DEADLINE_S: Final = 60.0
 _PORTS: Final = 24
 _LAST_RECEIVED: Final = re.compile(r"\w+: received (\d+) messages, (\d+) bytes, lost (\d+), bursts (\d+), bad (\d+)")
 _LAST_SENT: Final = re.compile(r"lbmsrc: sent (\d+) messages, (\d+) bytes, (\d+\.\d{3}) s")
+_ROOMS: Final = dict.fromkeys(("lbmmon", "tnwgdmon", "tnwgdcmd"), "lbmmon")
 _nets = itertools.count()
 
 
@@ -78,7 +79,7 @@ class Tool:
     def __init__(self, name: str, *args: str) -> None:
         self.name = name
         self._process: subprocess.Popen[bytes] = Loaded(
-            [sys.executable, "-m", f"dro.tools.lbm.{name}", *args],
+            [sys.executable, "-m", f"dro.tools.{_ROOMS.get(name, 'lbm')}.{name}", *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._selector = selectors.DefaultSelector()
@@ -136,10 +137,14 @@ class Tool:
                 raise AssertionError(f"{self.name} ended without {text!r}:\n{self.out}\n{self.err}")
             self._read(deadline)
 
-    def write_line(self) -> None:
+    def write_line(self, text: str = "") -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
+        self._process.stdin.write(f"{text}\n".encode())
         self._process.stdin.flush()
+
+    def close_input(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def close_output(self) -> None:
         """Be a reader that goes away."""

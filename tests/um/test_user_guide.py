@@ -30,3 +30,7 @@ def test_the_asyncio_example_receives_what_it_sends(um_config: Config) -> None:
 
 def test_the_blocking_example_receives_what_it_sends(um_config: Config) -> None:
     assert example(1)["exchange"](um_config, "guide.blocking", 50) == EXPECTED
+
+
+def test_the_request_example_is_answered(um_config: Config) -> None:
+    assert example(2)["ask"](um_config, b"ask") == b"ASK"

@@ -24,10 +24,17 @@ from dro.um.message.delivery import Delivery
 from dro.um.message.events import SourceEvent, UsageError
 from dro.um.message.listeners import Listener, topic_bytes
 from dro.um.message.receiver import MessageReceiver
+from dro.um.message.requests import (
+    OnRequestFailed,
+    OnResponse,
+    UnicastRequest,
+    UnicastRequestHandle,
+    UnicastRequests,
+    target_text,
+)
 from dro.um.message.source import MessageSource
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 from dro.um.message.writer import SessionWriter
-from dro.wire.source_string import ip_text
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +56,8 @@ class MessageContext:
         self.core.on_topic_matched = self._on_matched
         self.core.on_topic_unmatched = self._on_unmatched
         self.core.on_client = self._on_client
+        self.requests = UnicastRequests(loop, self.core, rng or random.Random())
+        """Unicast immediate messages without a topic: requests, and what answers them."""
         self.is_closed = False
         self._sources: list[MessageSource] = []
         self._receivers: list[MessageReceiver] = []
@@ -130,11 +139,32 @@ class MessageContext:
     @property
     def request_target(self) -> str:
         """Where unicast immediate messages to this context go, as text; empty without a request port."""
-        ip, port = self.core.request_address
-        if not port:
-            return ""
-        domain = self.core.domain_id
-        return f"TCP:{domain}:{ip_text(ip)}:{port}" if domain else f"TCP:{ip_text(ip)}:{port}"
+        own = self.requests.own_address
+        return target_text(own) if own.port else ""
+
+    def request(
+        self,
+        target: str,
+        data: bytes,
+        on_response: OnResponse,
+        on_failed: OnRequestFailed = lambda _: None,
+    ) -> UnicastRequestHandle:
+        """Send a request without a topic. `target`: "TCP:ip:port", or "TCP:domain:ip:port" by way of a DRO.
+
+        `on_response` is called on the loop for each response until the handle is closed, `on_failed` once if the
+        request cannot be sent; it names the target. Raises: UsageError; ResourceError without a request port.
+        """
+        self._check_open()
+        return self.requests.request(target, data, on_response, on_failed)
+
+    @property
+    def on_request(self) -> Callable[[UnicastRequest], object] | None:
+        """Return what is called on the loop for each request without a topic that comes; None: they are dropped."""
+        return self.requests.on_request
+
+    @on_request.setter
+    def on_request(self, callback: Callable[[UnicastRequest], object] | None) -> None:
+        self.requests.on_request = callback
 
     def on_source_closed(self, source: MessageSource) -> None:
         self._sources.remove(source)
@@ -203,5 +233,6 @@ class MessageContext:
         if self.children:
             raise UsageError(f"{self.children} sources and receivers of the context are still open")
         self.is_closed = True
+        self.requests.close()
         self.delivery.close()
         self.core.close()

@@ -1,0 +1,1 @@
+"""The programs that show statistics which UM applications and DROs publish: `lbmmon`, `tnwgdmon`, `tnwgdcmd`."""
