@@ -24,6 +24,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro": (),
     "dro.kept": ("dro",),
     "dro.log": ("dro",),
+    "dro.lbmmon": ("dro",),
     "dro.metrics": ("dro",),
     "dro.metrics.data": (),
     "dro.wire": ("dro",),
@@ -116,7 +117,9 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.host": FLOOR,
     "supervisor.admin": (*FLOOR, "dro.bus", "dro.config.reading", "supervisor.host"),
     "supervisor.samples": (*FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin"),
-    "supervisor.history": (*FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin", "supervisor.samples"),
+    "supervisor.history": (
+        *FLOOR, "dro.bus", "dro.config.dro_xml", "dro.lbmmon", "supervisor.admin", "supervisor.samples",
+    ),
     "supervisor.explain": (*FLOOR, "dro.bus", "supervisor.admin"),
     "supervisor.monitor.known": (*FLOOR, "dro.bus", "supervisor.admin", "supervisor.samples"),
     "supervisor.monitor.answers": (
@@ -185,7 +188,7 @@ LARGEST_MODULE: Final = 500  # lines
 # these rooms are told the time and the bytes: nothing that waits, opens, or draws random numbers by itself
 SANS_IO: Final = (
     *(room for room in ROOMS if room.startswith(("dro.wire", "dro.proto"))),
-    "portals.decisions.immediate", "portals.peer",
+    "dro.lbmmon", "portals.decisions.immediate", "portals.peer",
 )  # fmt: skip
 IO_MODULES: Final = frozenset(
     {"asyncio", "io", "logging", "multiprocessing", "os", "pathlib", "secrets", "select", "selectors", "shutil",
