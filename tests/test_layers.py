@@ -24,6 +24,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro": (),
     "dro.kept": ("dro",),
     "dro.log": ("dro",),
+    "dro.lbmmon": ("dro",),
     "dro.metrics": ("dro",),
     "dro.metrics.data": (),
     "dro.wire": ("dro",),
@@ -188,7 +189,7 @@ LARGEST_MODULE: Final = 500  # lines
 # these rooms are told the time and the bytes: nothing that waits, opens, or draws random numbers by itself
 SANS_IO: Final = (
     *(room for room in ROOMS if room.startswith(("dro.wire", "dro.proto"))),
-    "portals.decisions.immediate", "portals.peer",
+    "dro.lbmmon", "portals.decisions.immediate", "portals.peer",
 )  # fmt: skip
 IO_MODULES: Final = frozenset(
     {"asyncio", "io", "logging", "multiprocessing", "os", "pathlib", "secrets", "select", "selectors", "shutil",

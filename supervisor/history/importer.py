@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dro.errors import ResourceError
+from dro.lbmmon.pb_form import flat
+from dro.lbmmon.records import DroStats, LibraryStats, Message, Unread
 from dro.metrics.table import COUNTER, ENDPOINT, PEER, PORTAL, metrics
-from supervisor.history.lbmmon import DroStats, LibraryStats, Message, Unread, flat, messages_of
+from supervisor.history.lbmmon import messages_of
 from supervisor.history.series import is_ahead
 from supervisor.history.store import US_PER_S, Store, fits
 from supervisor.history.tables import MAX_LONG
@@ -157,7 +159,8 @@ class Importer:
             "ts": sender.time_s * US_PER_S, "source": SOURCE, "application": sender.application, "pid": sender.pid,
             "portal": name.removesuffix(part) if part else None, "kind": told.kind, "session": told.source,
             "object_id": min(sender.object_id, MAX_LONG),
-            "figures": {name: min(value, MAX_LONG) for name, value in told.values.items()},
+            "figures": {name: min(value, MAX_LONG) for name, value in told.values.items()}
+            | ({"source_flag": 1} if sender.is_mim else {}),
         }])  # fmt: skip
 
 

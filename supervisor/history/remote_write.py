@@ -10,7 +10,7 @@ from typing import Final
 import cramjam
 from google.protobuf.message import DecodeError
 
-from supervisor.history.messages import Made, MessageField, message_classes
+from dro.lbmmon.made import Made, MessageField, message_classes
 from supervisor.history.series import RemoteSample
 
 V1: Final = "prometheus.WriteRequest"

@@ -16,10 +16,13 @@ import msgpack
 import pyarrow as pa
 
 from dro.errors import DecodeError
+from dro.lbmmon.fields import message_class
+from dro.lbmmon.packet import HEADER, SIGNATURE
+from dro.lbmmon.records import DroStats, LibraryStats, Unread
 from supervisor.history import remote_write
 from supervisor.history.importer import Importer
 from supervisor.history.journal import records
-from supervisor.history.lbmmon import HEADER, SIGNATURE, DroStats, LibraryStats, Unread, message_class, messages_of
+from supervisor.history.lbmmon import messages_of
 from supervisor.history.remote_write import V1, V2, BadRequestError, samples_of
 from supervisor.history.series import BadSampleError, SeriesRows
 from supervisor.history.store import Store, _merged

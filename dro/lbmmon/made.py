@@ -22,6 +22,7 @@ class MessageField(NamedTuple):
     number: int
     type: str  # scalar, or the name of a message or enumeration; ENUM_VALUE: `message` is an enumeration that has it
     is_repeated: bool = False
+    oneof: str = ""  # the group of fields of which one at most is set
 
 
 def message_classes(package: str, fields: Iterable[MessageField]) -> dict[str, Made]:
@@ -47,14 +48,19 @@ def message_classes(package: str, fields: Iterable[MessageField]) -> dict[str, M
             message(field.message)
     for field in (field for field in fields if field.type != ENUM_VALUE):
         kind = descriptor_pb2.FieldDescriptorProto
-        added = message(field.message).field.add(
+        around, oneof = field.message, {}
+        if field.oneof:
+            groups = message(around).oneof_decl
+            if field.oneof not in [group.name for group in groups]:
+                groups.add(name=field.oneof)
+            oneof["oneof_index"] = [group.name for group in groups].index(field.oneof)
+        added = message(around).field.add(
             name=field.name, number=field.number,
-            label=kind.LABEL_REPEATED if field.is_repeated else kind.LABEL_OPTIONAL,
+            label=kind.LABEL_REPEATED if field.is_repeated else kind.LABEL_OPTIONAL, **oneof,
         )  # fmt: skip
         if field.type in _SCALARS:
             added.type = _SCALARS[field.type]
             continue
-        around = field.message
         while (path := f"{around}.{field.type}".lstrip(".")) not in made.keys() | enums.keys():
             around = around.rpartition(".")[0]
         added.type = kind.TYPE_ENUM if path in enums else kind.TYPE_MESSAGE

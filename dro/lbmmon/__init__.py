@@ -1,0 +1,1 @@
+"""Statistics that UM publishes about itself: their bytes, encoded and decoded by the same tables."""
