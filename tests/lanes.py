@@ -67,7 +67,8 @@ _LISTED: Final = {
         bus/test_worker_guards.py config/dro_xml/test_pickle.py config/lint/test_together.py
         config/reading/test_hostile_xml.py daemon dissect/test_lbmc_tshark.py fuzz/test_fuzz.py log/test_file.py
         log/test_limits.py log/test_to_monitor.py netns supervisor/admin/test_server.py
-        supervisor/history/test_disk_full.py supervisor/history/test_kills.py supervisor/host/test_detach.py
+        supervisor/history/test_disk_full.py supervisor/history/test_kills.py supervisor/history/test_published.py
+        supervisor/host/test_detach.py
         supervisor/host/test_identity.py supervisor/host/test_installation.py supervisor/host/test_pidfile.py
         supervisor/host/test_privileges.py supervisor/host/test_run_dirs.py
         supervisor/host/test_single_instance.py supervisor/monitor/test_charts.py

@@ -17,8 +17,6 @@ import supervisor.tools.init.main
 import supervisor.tools.top.main
 from dro.config.change.reload_class import ReloadClass
 from dro.metrics.slots import DROP_SLOTS
-from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
-from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.umdump import main as umdump
 from supervisor.parent import parent

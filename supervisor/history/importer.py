@@ -50,9 +50,10 @@ def _counters(portal_type: str) -> frozenset[str]:
 class Importer:
     """Adds messages to a store. What it knows of runs is kept with the history: more can be brought in later."""
 
-    def __init__(self, store: Store, on_unread: Callable[[str], object]) -> None:
+    def __init__(self, store: Store, on_unread: Callable[[str], object], name: str = "import") -> None:
+        """`name`: of the writer, which has runs of its own."""
         self._store, self._on_unread = store, on_unread
-        self._path = store.folder / "journal/import.runs.json"
+        self._path = store.folder / f"journal/{name}.runs.json"
         self._runs: dict[str, Row] = {}
         if self._path.exists():
             try:
@@ -68,11 +69,14 @@ class Importer:
         for message in messages_of(path):
             batch.append(message)
             if len(batch) == BATCH:
-                self._commit(batch)
+                self.take(batch)
+                self.commit()
                 batch.clear()
-        self._commit(batch)
+        self.take(batch)
+        self.commit()
 
-    def _commit(self, batch: Iterable[Message]) -> None:
+    def take(self, batch: Iterable[Message]) -> None:
+        """Take messages, which the next commit brings in."""
         for message in batch:
             match message:
                 case DroStats():
@@ -80,8 +84,15 @@ class Importer:
                 case LibraryStats():
                     self._library(message)
                 case Unread(what):
-                    self.counts["unread"] += 1
-                    self._on_unread(what)
+                    self.unread(what)
+
+    def unread(self, what: str) -> None:
+        """Count what cannot be read, and say why."""
+        self.counts["unread"] += 1
+        self._on_unread(what)
+
+    def commit(self) -> None:
+        """Put on the disk what was taken. Raises: OSError, ResourceError; it can be tried again."""
         self._store.commit()
         self._store.roll_if_due()
         unnamed = self._path.with_suffix(f".{os.getpid()}")
@@ -92,8 +103,7 @@ class Importer:
         local, stats = told.message.stats.local, told.message.stats
         dro = local.gateway_name or told.sender.application
         if not dro or not told.sender.time_s or is_ahead(told.sender.time_s * US_PER_S) or not fits(dro):
-            self.counts["unread"] += 1
-            self._on_unread(f"a message of a DRO without a name or time that can be, of process {told.sender.pid}")
+            self.unread(f"a message of a DRO without a name or time that can be, of process {told.sender.pid}")
             return
         self.counts["messages of DROs"] += 1
         base: Row = {"ts": told.sender.time_s * US_PER_S, "source": SOURCE}
@@ -140,8 +150,7 @@ class Importer:
     def _library(self, told: LibraryStats) -> None:
         sender = told.sender
         if is_ahead(sender.time_s * US_PER_S) or not fits(sender.host):
-            self.counts["unread"] += 1
-            self._on_unread(f"a message of the UM library without a host or time that can be, of process {sender.pid}")
+            self.unread(f"a message of the UM library without a host or time that can be, of process {sender.pid}")
             return
         name = sender.application.removeprefix(_FIRST)
         part = next((part for part in _PARTS if name.endswith(part)), "")

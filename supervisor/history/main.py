@@ -7,21 +7,22 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from dro.command_line import Parser, add_version
-from dro.errors import DroError, ResourceError
+from dro.errors import ConfigError, DroError, ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.tables import NEEDS
 
 if TYPE_CHECKING:
     import uvicorn
 
+    from supervisor.history.published import PublishedStatistics
     from supervisor.history.sample_writer import SampleWriter
 
 _TOLD: Final = 20
@@ -83,6 +84,9 @@ def arguments() -> argparse.ArgumentParser:
     receive = commands.add_parser("receive", help="take what Prometheus sends by remote write")
     receive.add_argument("--listen", metavar="ADDRESS:PORT", default="127.0.0.1:9201", type=_address,
                          help="default %(default)s")  # fmt: skip
+    receive.add_argument("--um", metavar="FILE", action="append", default=[],
+                         help="UM configuration file: also take statistics that are published over UM")  # fmt: skip
+    receive.add_argument("--um-topic", metavar="TOPIC", default="", help="their topic (default /29west/statistics)")
     receive.set_defaults(run=_receive)
     scrape = commands.add_parser("scrape", help="fetch /metrics of DROs again and again, without Prometheus")
     scrape.add_argument("url", metavar="URL", nargs="+", type=_url, help="such as http://127.0.0.1:15305/metrics")
@@ -109,11 +113,18 @@ def _receive(options: argparse.Namespace) -> int:
 
     from supervisor.history.receive import PATH, make_app
 
+    if options.um_topic and not options.um:
+        raise ConfigError("--um-topic is nothing without --um", remedy="name a UM configuration file by --um")
     host, port = options.listen
-    with _writer(options, "receive") as writer, _listening(host, port) as sock:
+    with ExitStack() as stack:
+        writer = stack.enter_context(_writer(options, "receive"))
+        sock = stack.enter_context(_listening(host, port))
+        figures: Callable[[], Mapping[str, int]] = dict
+        if options.um:
+            figures = stack.enter_context(_published(options)).figures
         shown = f"[{host}]" if ":" in host else host
         print(f"remote write to http://{shown}:{port}{PATH}, history in {options.history}", flush=True)
-        app = make_app(writer)
+        app = make_app(writer, figures=figures)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -125,6 +136,24 @@ def _receive(options: argparse.Namespace) -> int:
         _on_stop(lambda: setattr(server, "should_exit", True))
         server.run(sockets=[sock])
     return 0 if server.started else 1
+
+
+@contextmanager
+def _published(options: argparse.Namespace) -> Iterator[PublishedStatistics]:
+    """Take in what is published over UM, as a writer of its own."""
+    from dro.um.statistics import STATISTICS_TOPIC, statistics_config
+    from supervisor.history.published import WRITER, PublishedStatistics
+    from supervisor.history.store import Store
+
+    topic = options.um_topic or STATISTICS_TOPIC
+    store = Store(options.history, WRITER, roll_s=options.roll)
+    try:
+        store.roll()
+        with PublishedStatistics(store, statistics_config(options.um), topic) as published:
+            print(f"statistics over UM of topic {topic}", flush=True)
+            yield published
+    finally:
+        store.close()
 
 
 def _listening(host: str, port: int) -> socket.socket:

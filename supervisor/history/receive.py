@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -25,8 +25,10 @@ BODY_S: Final = 10.0
 _log: Final = logging.getLogger("tnwgd-history")
 
 
-def make_app(writer: SampleWriter, *, tend_s: float = 1.0) -> Starlette:
-    """The web application that Prometheus sends to."""
+def make_app(
+    writer: SampleWriter, *, figures: Callable[[], Mapping[str, int]] = dict, tend_s: float = 1.0
+) -> Starlette:
+    """The web application that Prometheus sends to. `figures`: more counters, by the ends of their names."""
     turn, room = asyncio.Lock(), asyncio.Semaphore(MAX_AT_ONCE)
 
     async def write(request: Request) -> Response:
@@ -55,9 +57,9 @@ def make_app(writer: SampleWriter, *, tend_s: float = 1.0) -> Starlette:
         return Response(status_code=204, headers=headers)
 
     async def metrics(_: Request) -> Response:
-        lines = (("samples_written_total", writer.written), ("samples_refused_total", writer.bad))
+        counted = {"samples_written_total": writer.written, "samples_refused_total": writer.bad, **figures()}
         return PlainTextResponse(
-            "".join(f"# TYPE dro_history_{name} counter\ndro_history_{name} {n}\n" for name, n in lines)
+            "".join(f"# TYPE dro_history_{name} counter\ndro_history_{name} {n}\n" for name, n in counted.items())
         )
 
     async def tend() -> None:

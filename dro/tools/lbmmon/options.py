@@ -15,11 +15,10 @@ from dro.config.um.interfaces import ANY, resolve_interface
 from dro.errors import ConfigError
 from dro.log.events import LogEvent
 from dro.um.message.client_config import Config
+from dro.um.statistics import STATISTICS_TOPIC, statistics_config
 
 log = logging.getLogger(__name__)
 
-CONTEXT_NAME: Final = "29west_statistics_context"
-DEFAULT_TOPIC: Final = "/29west/statistics"
 UDP: Final = "udp"
 TRANSPORTS: Final = ("lbm", "lbmsnmp", UDP)
 FORMATS: Final = ("csv", "pb")
@@ -33,7 +32,7 @@ class UmPlace:
     """Statistics are heard on a topic, or on those that match a pattern if that is not empty."""
 
     config: Config
-    topic: str = DEFAULT_TOPIC
+    topic: str = STATISTICS_TOPIC
     pattern: str = ""
 
 
@@ -44,15 +43,6 @@ class UdpPlace:
     port: int = UDP_PORT
     interface: str = ANY
     group: str = ""
-
-
-def um_config(files: Sequence[str]) -> Config:
-    """Load the configuration of a context that hears statistics. Raises: ConfigError."""
-    config = Config.load(*files)
-    for name, value in (("context_name", CONTEXT_NAME), ("request_tcp_bind_request_port", 0)):
-        if not config.options.is_set("context", name):
-            config = config.with_("context", name, value)
-    return config
 
 
 def place_of(transport: str, text: str, files: Sequence[str]) -> UmPlace | UdpPlace:
@@ -75,10 +65,10 @@ def place_of(transport: str, text: str, files: Sequence[str]) -> UmPlace | UdpPl
             _warn(f"{name[:40]!r} is not known, ignored")
     if transport == UDP:
         return _udp(values)
-    config = um_config([*files, *([values["config"].strip()] if "config" in values else [])])
+    config = statistics_config([*files, *([values["config"].strip()] if "config" in values else [])])
     for setting in settings:
         config = config.with_(*setting)
-    return UmPlace(config, values.get("topic", DEFAULT_TOPIC), values.get("wctopic", ""))
+    return UmPlace(config, values.get("topic", STATISTICS_TOPIC), values.get("wctopic", ""))
 
 
 def separator_of(form: str, text: str) -> str:
