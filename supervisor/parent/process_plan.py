@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
 from dro.config.change.reload_class import live_fields
-from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
+from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig, statistics_on
 from dro.errors import ConfigError
 from supervisor.admin.status import ROUTE_MANAGER_NAME
 from supervisor.parent.workers import WorkerSpec
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MONITOR_NAME: Final = "monitor"
 HISTORY_NAME: Final = "history"
 STATISTICS_NAME: Final = "statistics"
+"""It is given every configuration, as it tells of all of it."""
 OTHERS: Final = 4
 """Processes that are no portals, at most."""
 

@@ -20,10 +20,9 @@ from dro.config.dro_xml.model import DroConfig, EndpointConfig, statistics_on
 from dro.config.um.interfaces import ANY
 from dro.config.um.sets import RequestOptions, ResolverOptions, UnicastResolverOptions, servers_of, uses_multicast
 from supervisor.admin.status import ROUTE_MANAGER_NAME
+from supervisor.parent.process_plan import STATISTICS_NAME
 
 LOG: Final = "log"
-STATISTICS: Final = "statistics"
-"""The worker that publishes statistics over UM. It is given every configuration, as it tells of all of it."""
 
 
 class ActionKind(Enum):
@@ -88,7 +87,7 @@ class ReloadPlan:
 # Who takes over a change of an element of <daemon>.
 LIVE_OWNERS: Final = {
     "log": LOG,
-    **dict.fromkeys(("monitor", "daemon-monitor"), STATISTICS),
+    **dict.fromkeys(("monitor", "daemon-monitor"), STATISTICS_NAME),
     **dict.fromkeys(("route-info", "route-recalculation", "extensions"), ROUTE_MANAGER_NAME),
 }
 
@@ -116,7 +115,7 @@ def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:
                 pass
     is_told = statistics_on(running) and statistics_on(new)
     if is_told and any(change.reload in (ReloadClass.LIVE, ReloadClass.PORTAL) for change in changes):
-        parts[STATISTICS] = None
+        parts[STATISTICS_NAME] = None
     removed = [name for name in before if name not in after or type(before[name]) is not type(after[name])]
     added = [name for name in after if name not in before or name in removed]
     for name in (*removed, *added):
@@ -164,5 +163,5 @@ def after_reload(running: DroConfig, new: DroConfig, plan: ReloadPlan) -> DroCon
 
 def part_for(config: DroConfig, only: frozenset[str] | None) -> DroConfig:
     """Return what these workers have to read: the rest would hold up their traffic. The tree is for the parent."""
-    part = config if only is None or STATISTICS in only else with_portals(config, only)
+    part = config if only is None or STATISTICS_NAME in only else with_portals(config, only)
     return replace(part, tree=None)

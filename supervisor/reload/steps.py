@@ -19,7 +19,8 @@ from dro.log.handler import Settings
 from supervisor.admin.status import ROUTE_MANAGER_NAME
 from supervisor.parent.operations import Done, OperationOutcome, Operations
 from supervisor.parent.parent import Parent
-from supervisor.reload.plan import LOG, STATISTICS, ActionKind, ReloadPlan, needs
+from supervisor.parent.process_plan import STATISTICS_NAME
+from supervisor.reload.plan import LOG, ActionKind, ReloadPlan, needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class Transaction:
         self._old = old
         restarts = plan.portals(ActionKind.RESTART)
         added = plan.portals(ActionKind.ADD)
-        workers = (name for name in (ROUTE_MANAGER_NAME, STATISTICS) if plan.has_live(name))
+        workers = (name for name in (ROUTE_MANAGER_NAME, STATISTICS_NAME) if plan.has_live(name))
         live = {*plan.portals(ActionKind.LIVE), *workers}
 
         def give(config: DroConfig, report: Report) -> None:

@@ -1,7 +1,7 @@
 """Makes the message of a DRO (`DROMonMsg`) from its counter pages and from what an observer knows of it.
 
-Field names are those of `dro.metrics.table`, so what a page shows and what is published is one number. Source: DRO guide,
-5.3 and 5.4; `um_mon` protobuf definitions, by `dro.lbmmon.fields`.
+Field names are those of `dro.metrics.table`, so what a page shows and what is published is one number. Source: DRO
+guide, 5.3 and 5.4; the protobuf definitions, by `dro.lbmmon.fields`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dro.bus.listing import TopologyRow
 from dro.clock import NS_PER_MS, NS_PER_US
-from dro.lbmmon.fields import message_class
+from dro.lbmmon.fields import NO_SAMPLE, message_class
 from dro.metrics.slots import RouterSlot, Slot, WorkerSlot
 from dro.metrics.table import ENDPOINT, PEER, PORTAL, metrics
 from supervisor.admin.status import PortalPlace, WorkerStatus
@@ -21,15 +21,15 @@ from supervisor.samples.watch import KnownDros
 
 US_PER_S: Final = 1_000_000
 US_PER_MS: Final = NS_PER_MS // NS_PER_US
-NO_SAMPLE: Final = (1 << 64) - 1
-"""A minimum before the first sample."""
 U32: Final = (1 << 32) - 1
 TYPES: Final = {ENDPOINT: 0, PEER: 1}
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     ENDPOINT: ("endpoint.receive", "endpoint.send", "endpoint", ""),
     PEER: ("peer.receive", "peer.send", "peer.udp_receive", "peer.udp_send", "peer", ""),
 }
-_MALLOC: Final = {name.lower(): WorkerSlot[name] for name in ("ARENA", "ORDBLKS", "HBLKS", "HBLKHD", "UORDBLKS", "FORDBLKS")}
+_MALLOC: Final = {
+    name: WorkerSlot[name.upper()] for name in ("arena", "ordblks", "hblks", "hblkhd", "uordblks", "fordblks")
+}
 
 
 @cache
@@ -137,4 +137,3 @@ def _fill_others(stats: Any, known: KnownDros) -> None:  # noqa: ANN401
                 portal.adjacent_gateway_id = int(row.neighbour)
             else:
                 portal.adjacent_domain_id = int(row.neighbour)
-

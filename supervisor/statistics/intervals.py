@@ -87,7 +87,7 @@ class IntervalsCore:
 
     def take_due(self, now_ns: int) -> list[Due]:
         """Return what has to be sent now, each once however late it is."""
-        found = sorted((due for due, at in self._due_ns.items() if at <= now_ns), key=lambda due: (due.group, due.portal))
+        found = [due for due in self._configured if self._due_ns.get(due, now_ns + 1) <= now_ns]
         for due in found:
             self._due_ns[due] = now_ns + s(self._interval_s(due))
         return [Due(due.group, due.portal, is_forced=due.group in CONFIGS) for due in found]

@@ -8,20 +8,20 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from dro.bus.kept_bytes import KeptBytes
-from dro.bus.library_rows import LibraryRow, read_library
+from dro.bus.library_rows import read_library
 from dro.clock import NS_PER_S, s
 from dro.config.dro_xml.model import DaemonMonitorConfig, DroConfig, MonitorConfig, PublishingConfig
 from dro.config.report.effective import option_values
 from dro.config.um.layers import RECEIVER, SOURCE, WILDCARD_RECEIVER
-from dro.errors import DroError, ResourceError
+from dro.errors import DroError
 from dro.lbmmon import binary
 from dro.lbmmon.control import ControlRequest
-from dro.lbmmon.fields import CSV, PB, message_class
+from dro.lbmmon.fields import CSV, PB
 from dro.lbmmon.packet import encode
 from dro.lbmmon.records import DroStats, LibraryStats, MonitorSender
 from supervisor.admin.status import ConfigRecord
@@ -61,9 +61,14 @@ class Sampling:
     """What the thread does. Others call `order`, `change` and `stop`; `put` gets what is to be sent."""
 
     def __init__(
-        self, watch: DroObserver, config: DroConfig, host: Callable[[], str], put: Callable[[Sequence[Outgoing]], object],
-        tell: Callable[[DroError | None], object], kept: KeptBytes,
-    ) -> None:  # fmt: skip
+        self,
+        watch: DroObserver,
+        config: DroConfig,
+        kept: KeptBytes,
+        host: Callable[[], str],
+        put: Callable[[Sequence[Outgoing]], object],
+        tell: Callable[[DroError | None], object],
+    ) -> None:
         """`host`: the address that messages come from. `tell` hears what fails, and None when it works again. `kept`:
         what control requests have changed, which lasts until the DRO stops."""
         self._watch, self._config, self._host, self._put, self._tell = watch, config, host, put, tell
@@ -199,9 +204,8 @@ class Sampling:
         form = monitor.format_module
         self._put([Outgoing(MONITOR, form, encode(one, MODULES[form], monitor.separator)) for one in packets])
 
-    def _sender(self, known: KnownDros, application: str, object_id: int, row: LibraryRow | None = None) -> MonitorSender:
-        about = () if row is None else (row.is_mim, row.context_instance, row.domain_id)
-        return MonitorSender(int(time.time()), application, self._host(), known.status.pid, object_id, *about)
+    def _sender(self, known: KnownDros, application: str, object_id: int) -> MonitorSender:
+        return MonitorSender(int(time.time()), application, self._host(), known.status.pid, object_id)
 
     def _library(self, known: KnownDros) -> Iterator[LibraryStats]:
         """Yield what the contexts of each portal have counted."""
@@ -210,8 +214,13 @@ class Sampling:
                 path = Path(known.status.shm) / f"library.{worker.index}"
                 rows = read_library(path) if path.exists() else []
                 for row in rows:
-                    application = f"Gateway_Portal_{worker.name}_{row.part}"
-                    yield LibraryStats(self._sender(known, application, row.object_id, row), row.kind, row.source, row.values)
+                    sender = replace(
+                        self._sender(known, f"Gateway_Portal_{worker.name}_{row.part}", row.object_id),
+                        is_mim=row.is_mim,
+                        context_instance=row.context_instance,
+                        domain_id=row.domain_id,
+                    )
+                    yield LibraryStats(sender, row.kind, row.source, row.values)
 
     def _add_configs(self, made: Any, known: KnownDros) -> None:  # noqa: ANN401
         made.configs.gateway.config_data = self._config_text(known)
@@ -222,7 +231,9 @@ class Sampling:
     def _config_text(self, known: KnownDros) -> str:
         """Return the configuration in force, secrets hidden. Raises: DroError."""
         if self._text[0] != known.status.config_loaded:
-            told = self._watch.asker.ask(lambda c: c.ask(ConfigRecord, "config", within_s=CONFIG_LIMIT_S, defaults=False))
+            told = self._watch.asker.ask(
+                lambda client: client.ask(ConfigRecord, "config", within_s=CONFIG_LIMIT_S, defaults=False)
+            )
             self._text = known.status.config_loaded, told.text
         return self._text[1]
 

@@ -29,7 +29,7 @@ LEAVE_NS: Final = s(2)
 """How long the last messages are given to leave, for receivers that take them."""
 MAX_WAITING: Final = 16 << 20
 """Bytes of messages that wait while receivers do not take what was sent before; what comes then is dropped."""
-FORMS: Final = {"csv": Slot.PUBLISH_FAILURES_CSV, "pb": Slot.PUBLISH_FAILURES_PB, "binary": Slot.PUBLISH_FAILURES_BINARY}
+FORMS: Final = {form: Slot[f"PUBLISH_FAILURES_{form.upper()}"] for form in ("csv", "pb", "binary")}
 
 
 def run_statistics(ctx: WorkerContext, config: DroConfig) -> None:
@@ -58,7 +58,11 @@ class StatisticsWorker:
         self._leave_ns = 0  # until when the last messages may leave; 0 while there are more to come
         self._portals = [portal.name for portal in config.all_portals]
         self._requests = ControlRequests(
-            ctx.counters, ctx.loop.now_ns, ctx.limited, lambda request: self._sampling.order(request), lambda: self._portals
+            ctx.counters,
+            ctx.loop.now_ns,
+            ctx.limited,
+            lambda request: self._sampling.order(request),
+            lambda: self._portals,
         )
         try:
             self._open()
@@ -67,7 +71,7 @@ class StatisticsWorker:
             raise
         watch = DroObserver(ctx.run_dir, first_status(ctx, config))
         self._host = next((p.host for p in self._publishers.values()), "0.0.0.0")
-        self._sampling = Sampling(watch, config, lambda: self._host, self._put, self._tell, ctx.kept)
+        self._sampling = Sampling(watch, config, ctx.kept, lambda: self._host, self._put, self._tell)
 
     def start(self) -> None:
         """Begin to take samples."""
@@ -91,7 +95,11 @@ class StatisticsWorker:
             udp, um = monitor.udp, monitor.um
             loop = self._ctx.loop
             self._publishers[MONITOR] = UdpPublisher(udp) if udp is not None else UmPublisher(loop, um, monitor.topic)
-            extra = {"interval_s": monitor.interval_s, "format": monitor.format_module, "transport": monitor.transport_module}
+            extra = {
+                "interval_s": monitor.interval_s,
+                "format": monitor.format_module,
+                "transport": monitor.transport_module,
+            }
             log.info(LogEvent.STATISTICS_BEGIN, extra=extra | {"topic": "" if udp is not None else monitor.topic})
         if (one := daemon.daemon_monitor) is not None:
             self._requests.rights = Rights(one.answers_snapshots, one.obeys_changes)
