@@ -33,7 +33,7 @@ from dro.config.um.honoured import empty_ranges, names_protection
 from dro.config.um.interfaces import ANY, Lookup, resolve_interface
 from dro.config.um.layers import CONTEXT, SOURCE, Asked, ContextOptions, XmlLayer, find_application
 from dro.config.um.options import UmOptions, find_option, place_of
-from dro.config.um.sources import Place, Reading, find_um_file, read_portal_um
+from dro.config.um.sources import Reading, ValuePlace, find_um_file, read_portal_um
 from dro.config.um.text_file import is_xml, parse_um_lines, read_text
 from dro.config.um.used import MONITORING
 from dro.config.um.xml_document import parse_um_xml
@@ -92,7 +92,7 @@ class _Option:
         return str(self.options.value(CONTEXT, self.name))
 
 
-_Given = Mapping[str, tuple[str, Place]]
+_Given = Mapping[str, tuple[str, ValuePlace]]
 """Values by the name of the UM option, with the places that they come from."""
 
 
@@ -102,7 +102,7 @@ def read_monitor(el: ElementReader, reading: Reading, *, is_beside_binary: bool)
         return None
     transport, form = el.child("transport-module"), el.child("format-module")
     rows = ((el, "interval"), (transport, "module"), (transport, "options"), (form, "module"), (form, "options"))
-    given: dict[str, tuple[str, Place]] = {}
+    given: dict[str, tuple[str, ValuePlace]] = {}
     for name, (at, attribute) in zip(_OPTIONS, rows, strict=True):
         given[name] = (at.text(attribute), at)
         variable = _Option(reading.base, name, reading.problems)
@@ -139,7 +139,7 @@ def monitor_of_portals(
     return _monitor(first[2], first[2]["monitor_interval"][1], reading, is_beside_binary=is_beside_binary)
 
 
-def _monitor(given: _Given, place: Place, reading: Reading, *, is_beside_binary: bool) -> MonitorConfig:
+def _monitor(given: _Given, place: ValuePlace, reading: Reading, *, is_beside_binary: bool) -> MonitorConfig:
     interval_s, transport, form = (given[f"monitor_{name}"][0] for name in ("interval", "transport", "format"))
     options, at = given["monitor_transport_opts"]
     separator = _separator(*given["monitor_format_opts"], form)
@@ -153,7 +153,7 @@ def _monitor(given: _Given, place: Place, reading: Reading, *, is_beside_binary:
     return MonitorConfig(min(int(interval_s), UINT32_MAX), transport, topic, um, udp, form, separator, is_held)
 
 
-def _parts(text: str, place: Place) -> Iterator[tuple[str, str]]:
+def _parts(text: str, place: ValuePlace) -> Iterator[tuple[str, str]]:
     """Split an option string, joined by `;`, into its parts `name=value`."""
     for part in text.split(";"):
         name, equals, value = part.partition("=")
@@ -163,7 +163,7 @@ def _parts(text: str, place: Place) -> Iterator[tuple[str, str]]:
             place.warning(f"options: {part.strip()[:40]!r} is not name=value, ignored")
 
 
-def _separator(text: str, place: Place, form: str) -> str:
+def _separator(text: str, place: ValuePlace, form: str) -> str:
     separator = ","
     for name, value in _parts(text, place):
         if name != "separator" or form != "csv":
@@ -175,7 +175,7 @@ def _separator(text: str, place: Place, form: str) -> str:
     return separator
 
 
-def _lbm(text: str, place: Place, reading: Reading) -> tuple[str, UmOptions]:
+def _lbm(text: str, place: ValuePlace, reading: Reading) -> tuple[str, UmOptions]:
     """Return topic and options of the source that a transport module `lbm` has."""
     topic, file, pairs = DEFAULT_TOPIC, "", []
     for name, value in _parts(text, place):
@@ -210,14 +210,14 @@ def _lbm(text: str, place: Place, reading: Reading) -> tuple[str, UmOptions]:
     return topic, options
 
 
-def check_topic(topic: str, place: Place) -> None:
+def check_topic(topic: str, place: ValuePlace) -> None:
     """Report a topic that no source can have."""
     size = len(topic.encode(errors="replace"))
     if not 1 <= size <= MAX_TOPIC_BYTES:
         place.error(f"topic of {size} bytes", remedy=f"write one of 1 to {MAX_TOPIC_BYTES}")
 
 
-def _over(options: UmOptions, file: str, topic: str, place: Place, reading: Reading) -> UmOptions:
+def _over(options: UmOptions, file: str, topic: str, place: ValuePlace, reading: Reading) -> UmOptions:
     """Put the file of `config=`, of either kind, over the options; bad lines are errors. Raises: ConfigError."""
     path = find_um_file(file, place.file, place)
     strict = Problems(reading.problems.warning, strict=True)
@@ -238,7 +238,7 @@ def _over(options: UmOptions, file: str, topic: str, place: Place, reading: Read
     return options
 
 
-def _with_pair(options: UmOptions, key: tuple[str, str], value: str, place: Place, lookup: Lookup) -> UmOptions:
+def _with_pair(options: UmOptions, key: tuple[str, str], value: str, place: ValuePlace, lookup: Lookup) -> UmOptions:
     if find_option(*key) is None:
         shown = f"options: {'|'.join(key)[:80]!r}"
         if names_protection(key[1]):
@@ -265,7 +265,7 @@ def _of_publisher(options: UmOptions) -> UmOptions:
     return UmOptions(kept, {key: options.origin(key) for key in kept})
 
 
-def _udp(text: str, place: Place, lookup: Lookup) -> UdpConfig:
+def _udp(text: str, place: ValuePlace, lookup: Lookup) -> UdpConfig:
     values = dict(_UDP)
     for name, value in _parts(text, place):
         if name in values:

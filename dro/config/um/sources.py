@@ -30,7 +30,7 @@ from dro.errors import ConfigError, HostError
 from dro.start_folder import shown_folder
 
 
-class Place(Protocol):
+class ValuePlace(Protocol):
     """Where a value was written, and where problems with it go."""
 
     @property
@@ -193,7 +193,7 @@ def _read_attributes(el: ElementReader, reading: Reading) -> tuple[PlainLayer, d
     return PlainLayer(tuple(settings)), elements
 
 
-def find_um_file(written: str, file: str, place: Place) -> str:
+def find_um_file(written: str, file: str, place: ValuePlace) -> str:
     """The path to open for a name in `<lbm-config>`: relative names count from the working directory of the process.
 
     Guess: when nothing is there, the file of that name beside the DRO file is taken, with a warning, so that a DRO

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from dro.config.dro_xml.model import DaemonMonitorConfig, DroConfig, MonitorConfig, UdpConfig, statistics_on
+from dro.config.reading.problems import ConfigErrors
 from dro.config.um.options import UmOptions
 from tests.builders.dro_file import endpoint, errors, gateway, load
 
@@ -26,7 +28,9 @@ def transport(options: str, module: str = "lbm") -> bytes:
     return gateway(A, daemon=inner)
 
 
-def monitor_of(raw: bytes | DroConfig, warnings: list[str] | None = None, **environ: str) -> MonitorConfig:
+def monitor_of(
+    raw: bytes | DroConfig, warnings: list[str] | None = None, environ: Mapping[str, str] | None = None
+) -> MonitorConfig:
     made = (raw if isinstance(raw, DroConfig) else load(raw, warnings, environ=environ)).daemon.monitor
     assert made is not None
     return made
@@ -208,19 +212,23 @@ def shape(made: MonitorConfig) -> tuple[object, ...]:
 
 
 def test_variables_stand_for_defaults_and_replace_nothing() -> None:
-    assert shape(monitor_of(gateway(A), **VARIABLES)) == (9, "lbmsnmp", "env", "csv", "!")
+    assert shape(monitor_of(gateway(A), environ=VARIABLES)) == (9, "lbmsnmp", "env", "csv", "!")
     some = gateway(A, daemon='<monitor><transport-module module="lbm"/></monitor>')
-    assert shape(monitor_of(some, **VARIABLES)) == (9, "lbm", "env", "csv", "!")
+    assert shape(monitor_of(some, environ=VARIABLES)) == (9, "lbm", "env", "csv", "!")
     inner = '<transport-module module="lbm" options="topic=t"/><format-module module="csv" options="separator=|"/>'
     all_ = gateway(A, daemon=f'<monitor interval="5">{inner}</monitor>')
-    assert shape(monitor_of(all_, **VARIABLES)) == (5, "lbm", "t", "csv", "|")
+    assert shape(monitor_of(all_, environ=VARIABLES)) == (5, "lbm", "t", "csv", "|")
     off = gateway(A, daemon='<monitor interval="0"/>')
     assert not statistics_on(load(off, environ=VARIABLES))
-    assert monitor_of(gateway(A), LBM_MONITOR_INTERVAL="9", LBM_MONITOR_FORMAT="pb").format_module == "pb"
+    assert (
+        monitor_of(gateway(A), environ={"LBM_MONITOR_INTERVAL": "9", "LBM_MONITOR_FORMAT": "pb"}).format_module == "pb"
+    )
 
 
 def test_a_mistake_in_a_variable_names_it() -> None:
-    with pytest.raises(Exception, match=r"^LBM_MONITOR_TRANSPORT_OPTS: context monitor_transport_opts: options: 'hfx'"):
+    with pytest.raises(
+        ConfigErrors, match=r"^LBM_MONITOR_TRANSPORT_OPTS: context monitor_transport_opts: options: 'hfx'"
+    ):
         load(gateway(A), environ={"LBM_MONITOR_INTERVAL": "9", "LBM_MONITOR_TRANSPORT_OPTS": "hfx|a=1"})
 
 
