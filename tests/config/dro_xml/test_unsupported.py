@@ -53,6 +53,15 @@ def test_statistics_leave_by_transports_that_there_are(options: str) -> None:
     assert is_error
 
 
+def test_intervals_of_other_objects_than_contexts_are_told_by_name() -> None:
+    scopes = ("event_queue", "receiver", "wildcard_receiver")
+    inner = "".join(f"<option scope='{scope}' name='monitor_interval' value='5'/>" for scope in (*scopes, "context"))
+    [(text, is_error)] = limits("", f"<lbm-attributes>{inner}</lbm-attributes>")
+    names = ", ".join(f"{scope} monitor_interval (u.xml:3)" for scope in scopes)
+    assert text.endswith(f"<portals>: 3 UM options without effect yet: {names}")
+    assert not is_error
+
+
 def test_access_control_is_supported() -> None:
     assert limits("", f"<acl><inbound>{ACE}</inbound><outbound>{ACE}</outbound></acl>") == []
 
