@@ -156,6 +156,7 @@ class LogEvent(StrEnum):
     STATISTICS_BEGIN = "statistics over UM begin", _INFO, "interval_s format transport topic"
     STATISTICS_DEFAULTS = "no lbm-config for daemon statistics, defaults hold", _INFO, "", "Gwd-10958-1"
     DAEMON_STATISTICS_BEGIN = "daemon statistics begin", _INFO, "topic target"
+    LIBRARY_NOT_SHOWN = "statistics of the UM library are not shown", _WARNING, "reason remedy"
     STATISTICS_NOT_SAMPLED = "statistics over UM: no sample", _ERROR, "reason"
     STATISTICS_NOT_SENT = "statistics over UM: message not sent", _ERROR, "format reason", "Gwd-10763-4"
     STATISTICS_ORDER = "control request", _INFO, "request from"

@@ -6,7 +6,7 @@ guide, 5.3 and 5.4; the protobuf definitions, by `dro.lbmmon.fields`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -51,10 +51,10 @@ def _cells(portal_type: str) -> tuple[tuple[str, str, tuple[int, ...], bool, boo
     )
 
 
-def dro_message(known: KnownDros, pages: Pages) -> Any:  # noqa: ANN401  a message
+def dro_message(known: KnownDros, pages: Pages, udp_peers: Collection[str] = ()) -> Any:  # noqa: ANN401  a message
     """Make the statistics part of a `DROMonMsg`; who sends it and the configuration are left to others.
 
-    Raises: ResourceError when a page cannot be read.
+    `udp_peers`: names of the peer portals with `<udp>`. Raises: ResourceError when a page cannot be read.
     """
     made = message_class("DROMonMsg")()
     status = known.status
@@ -62,7 +62,11 @@ def dro_message(known: KnownDros, pages: Pages) -> Any:  # noqa: ANN401  a messa
     by_name = {worker.name: worker for worker in status.workers if worker.is_portal}
     for index, place in enumerate(status.portals):
         if (worker := by_name.get(place.name)) is not None and worker.index in pages:
-            _fill_portal(made.stats.portals.add(), index, place, worker, pages, known.topology)
+            portal = made.stats.portals.add()
+            _fill_portal(portal, index, place, worker, pages, known.topology)
+            if worker.role == PEER and place.name not in udp_peers:
+                portal.peer.ClearField("udp_receive")
+                portal.peer.ClearField("udp_send")
     _fill_others(made.stats, known)
     return made
 

@@ -6,6 +6,7 @@ notes, section 7, which has the texts of replies.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,7 @@ from dro.um.message.requests import UnicastRequest
 from supervisor.statistics.intervals import WORDS
 
 VERSION: Final = 1
-PER_S: Final = 50
+PER_S: Final = 20
 """Requests that are answered in a second; of more nothing is heard but a count."""
 SHOWN: Final = 80  # characters of a request in the log
 INTERVAL: Final = "interval"
@@ -41,12 +42,14 @@ class ControlRequests:
         self,
         page: CounterPage,
         now_ns: Callable[[], int],
+        log: logging.Logger,
         tell: Callable[..., object],
         order: Callable[[ControlRequest], object],
         portals: Callable[[], Collection[str]],
     ) -> None:
         self.rights = Rights(snapshots=False, changes=False)
-        self._page, self._now_ns, self._tell, self._order, self._portals = page, now_ns, tell, order, portals
+        self._page, self._now_ns, self._log, self._tell = page, now_ns, log, tell
+        self._order, self._portals = order, portals
         self._second = self._count = 0
 
     def on_request(self, request: UnicastRequest) -> None:
@@ -72,7 +75,7 @@ class ControlRequests:
             request.respond(f"ERROR {e.why}".encode())
             return
         self._page.add(Slot.REQUESTS_ANSWERED, 1)
-        self._tell(LogEvent.STATISTICS_ORDER, extra={"request": shown, "from": request.sender})
+        self._log.info(LogEvent.STATISTICS_ORDER, extra={"request": shown, "from": request.sender})
         request.respond(reply)
         if wanted.group or wanted.verb == "snap":
             self._order(wanted)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dro.bus.kept_bytes import KeptBytes
-from dro.bus.library_rows import read_library
+from dro.bus.library_rows import LIBRARY, read_library
 from dro.clock import NS_PER_S, s
 from dro.config.dro_xml.model import DaemonMonitorConfig, DroConfig, MonitorConfig, PublishingConfig
 from dro.config.report.effective import option_values
@@ -195,7 +195,7 @@ class Sampling:
         with self._sample() as (known, pages):
             packets: list[LibraryStats | DroStats] = list(self._library(known))
             if monitor.format_module == "pb":
-                made = dro_message(known, pages)
+                made = self._message(known, pages)
                 if self._messages % REPEATED == 0:
                     self._add_configs(made, known)
                 self._messages += 1
@@ -204,6 +204,9 @@ class Sampling:
         form = monitor.format_module
         self._put([Outgoing(MONITOR, form, encode(one, MODULES[form], monitor.separator)) for one in packets])
 
+    def _message(self, known: KnownDros, pages: Pages) -> Any:  # noqa: ANN401
+        return dro_message(known, pages, {peer.name for peer in self._config.peers if peer.udp is not None})
+
     def _sender(self, known: KnownDros, application: str, object_id: int) -> MonitorSender:
         return MonitorSender(int(time.time()), application, self._host(), known.status.pid, object_id)
 
@@ -211,7 +214,7 @@ class Sampling:
         """Yield what the contexts of each portal have counted."""
         for worker in known.status.workers:
             if worker.is_portal:
-                path = Path(known.status.shm) / f"library.{worker.index}"
+                path = Path(known.status.shm) / f"{LIBRARY}.{worker.index}"
                 rows = read_library(path) if path.exists() else []
                 for row in rows:
                     sender = replace(
@@ -244,7 +247,7 @@ class Sampling:
         if not due or self._daemon_monitor is None:
             return
         with self._sample() as (known, pages):
-            made = dro_message(known, pages)
+            made = self._message(known, pages)
             found = [message for one in due for message in self._of_group(one, known, made)]
         self._put([Outgoing(DAEMON, "binary", message) for message in found])
 
@@ -267,8 +270,9 @@ class Sampling:
             kind = binary.type_of(message)
             if kind == binary.RM_OTHERGW:
                 body[_AGE] = bytes(8)
-            is_new = self._sent.get(key) != body
-            self._sent[key] = bytes(body)
+            content = bytes(body)
+            is_new = self._sent.get(key) != content
+            self._sent[key] = content
             if kind == binary.RM_OTHERGW_NBR and together:
                 told, was_new = together.pop()
                 together.append(([*told, message], was_new or is_new))

@@ -60,6 +60,7 @@ class StatisticsWorker:
         self._requests = ControlRequests(
             ctx.counters,
             ctx.loop.now_ns,
+            ctx.log,
             ctx.limited,
             lambda request: self._sampling.order(request),
             lambda: self._portals,

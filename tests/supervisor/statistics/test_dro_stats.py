@@ -54,7 +54,7 @@ def known(tmp_path: Path) -> KnownDros:
 @pytest.fixture
 def made(known: KnownDros) -> Any:  # noqa: ANN401  a message
     with closing(Pages(Path(known.status.shm))) as pages:
-        return dro_message(known, pages)
+        return dro_message(known, pages, {PEER})
 
 
 def leaves(message: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
@@ -112,10 +112,18 @@ def test_a_minimum_before_the_first_sample_is_the_highest_number(known: KnownDro
         page.set(Slot[name], 0)
     page.publish()
     with closing(Pages(Path(known.status.shm))) as pages:
-        peer = dro_message(known, pages).stats.portals[1].peer
+        peer = dro_message(known, pages, {PEER}).stats.portals[1].peer
     assert peer.send.rtt_min == peer.send.batch_msgs_min == peer.send.batch_bytes_min == NO_SAMPLE
     assert peer.udp_receive.nak_stm_min == NO_SAMPLE
     assert peer.send.rtt_mean == 0
+
+
+def test_a_peer_portal_without_udp_has_no_datagrams(known: KnownDros) -> None:
+    with closing(Pages(Path(known.status.shm))) as pages:
+        peer = dro_message(known, pages).stats.portals[1].peer
+    assert not peer.HasField("udp_receive")
+    assert not peer.HasField("udp_send")
+    assert peer.send.batches
 
 
 def test_portals_are_listed_in_the_order_of_the_configuration(known: KnownDros) -> None:

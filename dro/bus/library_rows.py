@@ -1,0 +1,270 @@
+"""What the UM library counts in a portal, a row for each context and transport session, in shared memory.
+
+One process writes, anybody reads, also when the writer is dead; the next process of the portal goes on with the rows
+of objects that it has as well, so no counter falls. Layout of the file, all u64 in native order: a header (magic,
+layout version, rows in use), then rows: how often it was written, kind and flags (0: free), object id, instance,
+domain id, length of the source string, the source string, and two copies of the values. A writer fills the older copy
+and then adds one to the first cell, so whoever is killed in between leaves what was there. The file is sparse; memory
+for rows is allocated before it is used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from dro.errors import ResourceError
+from dro.metrics.library import CONTEXT, RECEIVER, SOURCE, after, library_figures
+from dro.os_errors import remedy_of
+
+LIBRARY: Final = "library"
+"""Begins the names of such files; the index of the worker follows."""
+MAGIC: Final = int.from_bytes(b"DROLIBR\x00", "little")
+LAYOUT_VERSION: Final = 1
+HEADER_CELLS: Final = 8
+VALUES: Final = 32
+SOURCE_BYTES: Final = 128
+ROWS_MAX: Final = 1 << 16
+STEP: Final = 64  # rows that get memory at once
+_WRITTEN, _KIND, _OBJECT, _INSTANCE, _DOMAIN, _LENGTH, _SOURCE = range(7)
+_COPIES: Final = _SOURCE + SOURCE_BYTES // 8
+ROW_CELLS: Final = _COPIES + 2 * VALUES + 2
+_FILE_BYTES: Final = 8 * (HEADER_CELLS + ROWS_MAX * ROW_CELLS)
+_TRIES: Final = 100
+_OBJECTS: Final = (SOURCE, RECEIVER, CONTEXT)
+SENDING, RECEIVING = "src_ctx", "rcv_ctx"
+PARTS: Final = (SENDING, RECEIVING)
+"""Ends of the application ids that contexts of a portal have."""
+_TRANSPORTS: Final = ("", "tcp", "lbtrm")  # never another order
+_MIM: Final = 1 << 24
+_U64: Final = (1 << 64) - 1
+
+
+class LibraryKey(NamedTuple):
+    """What a row is about, in this process and the next; `source` of a session, without a topic index."""
+
+    kind: str
+    part: str
+    transport: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryRow:
+    """One object; `values` by the names of the protobuf form, as in `lbtrm.msgs_sent`."""
+
+    kind: str
+    part: str
+    transport: str
+    is_mim: bool
+    object_id: int
+    context_instance: bytes
+    domain_id: int
+    source: str
+    values: Mapping[str, int]
+
+    @property
+    def key(self) -> LibraryKey:
+        return LibraryKey(self.kind, self.part, self.transport, self.source)
+
+
+class LibraryRows:
+    """The rows that a portal writes."""
+
+    def __init__(self, fd: int, area: mmap.mmap, former: Mapping[LibraryKey, tuple[int, LibraryRow]]) -> None:
+        self._fd = fd
+        self._area = area
+        self._cells: Any = memoryview(area).cast("Q")
+        self._former = dict(former)
+        self._at = {key: at for key, (at, _) in former.items()}
+        self._base: dict[LibraryKey, tuple[int, ...]] = {}
+        taken = set(self._at.values())
+        count = self._cells[2]
+        every = range(HEADER_CELLS, HEADER_CELLS + count * ROW_CELLS, ROW_CELLS)
+        self._free = [at for at in every if at not in taken]
+        self._allocated = -(-count // STEP) * STEP
+        self.not_shown = 0
+        """Objects that there was no room for."""
+
+    @classmethod
+    def open(cls, path: Path) -> LibraryRows:
+        """Open what a former process has left, or make the file. Raises: ResourceError."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.fstat(fd).st_size not in (0, _FILE_BYTES):
+                    os.ftruncate(fd, 0)
+                os.ftruncate(fd, _FILE_BYTES)
+                os.posix_fallocate(fd, 0, 8 * HEADER_CELLS)
+                area = mmap.mmap(fd, _FILE_BYTES)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as e:
+            raise ResourceError(f"no room for {path}: {e.strerror}", remedy=remedy_of(e.errno)) from e
+        with memoryview(area) as whole, whole.cast("Q") as cells:
+            if not _is_ours(cells):
+                cells[1], cells[2] = LAYOUT_VERSION, 0
+                cells[0] = MAGIC
+            former = {row.key: (at, row) for at, row in _rows(cells)}
+        return cls(fd, area, former)
+
+    def show(
+        self, key: LibraryKey, values: Sequence[int], *, instance: bytes, domain_id: int, is_mim: bool = False
+    ) -> None:
+        """Write the values of an object, since this process began, in the order of `library_figures`."""
+        figures = library_figures()[key.kind, key.transport]
+        base = self._base.get(key)
+        if base is None:
+            at = self._claim(key, instance, domain_id, is_mim=is_mim)
+            if at is None:
+                return
+            base = self._base[key]
+        at = self._at[key]
+        shown = [after(f, former, value) & _U64 for f, former, value in zip(figures, base, values, strict=True)]
+        cells = self._cells
+        written = cells[at + _WRITTEN] + 1
+        copy = at + _COPIES + VALUES * (written & 1)
+        for n, value in enumerate(shown):
+            cells[copy + n] = value
+        cells[at + _DOMAIN] = domain_id
+        cells[at + _WRITTEN] = written
+
+    def keys(self) -> set[LibraryKey]:
+        """Objects that this process has shown."""
+        return set(self._base)
+
+    def free(self, key: LibraryKey) -> None:
+        """Take out an object that is not there any more."""
+        if self._base.pop(key, None) is not None:
+            self._release(self._at.pop(key))
+
+    def forget_former(self) -> None:
+        """Take out what the former process has left and this one has not shown."""
+        for key in self._former:
+            if key not in self._base and key in self._at:
+                self._release(self._at.pop(key))
+        self._former.clear()
+
+    def _claim(self, key: LibraryKey, instance: bytes, domain_id: int, *, is_mim: bool) -> int | None:
+        figures = library_figures()[key.kind, key.transport]
+        known = self._former.get(key)
+        cells = self._cells
+        if known is not None and key in self._at:
+            at, row = known
+            self._base[key] = tuple(row.values[_path(key.transport, figure.name)] for figure in figures)
+            cells[at + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
+            return at
+        source = key.source.encode()
+        free = self._take_row() if len(source) <= SOURCE_BYTES else None
+        if free is None:
+            self.not_shown += 1
+            return None
+        cells[free + _OBJECT] = secrets.randbits(63) | 1
+        cells[free + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
+        cells[free + _DOMAIN] = domain_id
+        cells[free + _LENGTH] = len(source)
+        padded = source.ljust(SOURCE_BYTES, b"\0")
+        for n in range(SOURCE_BYTES // 8):
+            cells[free + _SOURCE + n] = int.from_bytes(padded[8 * n : 8 * n + 8], "little")
+        for n in range(2 * VALUES):
+            cells[free + _COPIES + n] = 0
+        kind = 1 + _OBJECTS.index(key.kind) + (PARTS.index(key.part) << 8) + (_TRANSPORTS.index(key.transport) << 16)
+        cells[free + _WRITTEN] += 1
+        cells[free + _KIND] = kind | (_MIM if is_mim else 0)
+        self._at[key] = free
+        self._base[key] = tuple(_U64 if figure.behaviour == "minimum" else 0 for figure in figures)
+        return free
+
+    def _take_row(self) -> int | None:
+        if self._free:
+            return self._free.pop()
+        cells = self._cells
+        count = cells[2]
+        if count >= self._allocated:
+            if self._allocated >= ROWS_MAX:
+                return None
+            try:
+                first = 8 * (HEADER_CELLS + self._allocated * ROW_CELLS)
+                os.posix_fallocate(self._fd, first, 8 * STEP * ROW_CELLS)
+            except OSError:
+                return None
+            self._allocated += STEP
+        cells[2] = count + 1
+        return HEADER_CELLS + int(count) * ROW_CELLS
+
+    def _release(self, at: int) -> None:
+        self._cells[at + _KIND] = 0
+        self._cells[at + _WRITTEN] += 1
+        self._free.append(at)
+
+    def close(self) -> None:
+        """Let go of the file; rows stay for others."""
+        self._cells.release()
+        self._area.close()
+        os.close(self._fd)
+
+
+def read_library(path: Path) -> list[LibraryRow]:
+    """Read all rows, also while they are written. Raises: ResourceError when it is no such file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(fd).st_size != _FILE_BYTES:
+                raise ResourceError(f"{path} has no rows of the UM library")
+            area = mmap.mmap(fd, _FILE_BYTES, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise ResourceError(f"cannot open {path}: {e.strerror}") from e
+    with area, memoryview(area) as whole, whole.cast("Q") as cells:
+        if not _is_ours(cells):
+            raise ResourceError(f"{path} has no rows of layout {LAYOUT_VERSION}")
+        return [row for _, row in _rows(cells)]
+
+
+def _is_ours(cells: memoryview) -> bool:
+    return bool(cells[0] == MAGIC and cells[1] == LAYOUT_VERSION and cells[2] <= ROWS_MAX)
+
+
+def _rows(cells: memoryview) -> list[tuple[int, LibraryRow]]:
+    places = range(HEADER_CELLS, HEADER_CELLS + cells[2] * ROW_CELLS, ROW_CELLS)
+    return [(at, row) for at in places if (row := _row(cells, at)) is not None]
+
+
+def _row(cells: memoryview, at: int) -> LibraryRow | None:
+    """Read one; None if it is free, or is being taken."""
+    for _ in range(_TRIES):
+        written, kind = cells[at + _WRITTEN], cells[at + _KIND]
+        if not kind:
+            return None
+        copy = at + _COPIES + VALUES * (written & 1)
+        head, values = cells[at : at + _COPIES].tolist(), cells[copy : copy + VALUES].tolist()
+        if cells[at + _WRITTEN] == written and cells[at + _KIND] == kind:
+            return _row_of(head, values)
+    return None
+
+
+def _row_of(head: Sequence[int], values: Sequence[int]) -> LibraryRow | None:
+    number, part, transport = head[_KIND] & 0xFF, head[_KIND] >> 8 & 0xFF, head[_KIND] >> 16 & 0xFF
+    if not 1 <= number <= len(_OBJECTS) or part >= len(PARTS) or transport >= len(_TRANSPORTS):
+        return None
+    kind, name = _OBJECTS[number - 1], _TRANSPORTS[transport]
+    figures = library_figures().get((kind, name))
+    if figures is None or head[_LENGTH] > SOURCE_BYTES:
+        return None
+    raw = b"".join(cell.to_bytes(8, "little") for cell in head[_SOURCE:_COPIES])[: head[_LENGTH]]
+    return LibraryRow(
+        kind, PARTS[part], name, bool(head[_KIND] & _MIM), head[_OBJECT], head[_INSTANCE].to_bytes(8, "little"),
+        head[_DOMAIN], raw.decode(errors="replace"),
+        {_path(name, figure.name): value for figure, value in zip(figures, values, strict=False)},
+    )  # fmt: skip
+
+
+def _path(transport: str, name: str) -> str:
+    return f"{transport}.{name}" if transport else name
