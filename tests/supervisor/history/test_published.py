@@ -127,8 +127,7 @@ def test_the_program_takes_them_beside_remote_write(tmp_path: Path) -> None:
             assert program.wait(PATIENCE_S) == 0
         finally:
             program.kill()
-            program.wait()
-            program.stdout.close()
+            program.communicate()
     assert all_rows(tmp_path / "h") == imported(tmp_path)
 
 
