@@ -52,14 +52,12 @@ def parse_request(body: bytes) -> ControlRequest:
         case ["snap", group] if group in groups:
             return ControlRequest("snap", group, portal)
         case [group, *seconds] if group in groups:
-            return ControlRequest(
-                "interval", group, portal, _seconds("".join(seconds[:1]) if len(seconds) == 1 else "")
-            )
+            return ControlRequest("interval", group, portal, _seconds(seconds[0] if len(seconds) == 1 else ""))
     raise DecodeError("request", "unknown request")
 
 
 def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= SECONDS_MAX):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_REQUEST and int(text) <= SECONDS_MAX):
         raise DecodeError("request", "bad interval")
     return int(text)
 
