@@ -17,7 +17,9 @@ import supervisor.tools.init.main
 import supervisor.tools.top.main
 from dro.config.change.reload_class import ReloadClass
 from dro.metrics.slots import DROP_SLOTS
+from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
+from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
 from dro.tools.umdump import main as umdump
 from supervisor.parent import parent
 from supervisor.parent.workers import WorkerState
@@ -56,6 +58,7 @@ KNOWN_TO_ALL = set(
     )
 )
 PLACEHOLDERS = {"DIR", "EAST", "MSEC", "NORTH", "NUM", "SEC", "SOUTH", "WEST"}
+TOOLS = [lbmsrc, lbmrcv, lbmwrcv, lbmmon, tnwgdmon, tnwgdcmd, umdump]
 
 
 def read(name: str) -> str:
@@ -113,7 +116,7 @@ def test_every_command_of_the_daemon_is_in_one_guide() -> None:
     assert sorted(GUIDE_OF) == sorted(command for command, _ in DAEMON)
 
 
-@pytest.mark.parametrize("tool", [*TOOLS, umdump], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
 def test_every_option_of_the_tools_is_explained(tool: object) -> None:
     parser = tool.arguments()  # type: ignore[attr-defined]  # a module with that function
     text = read("umdump.md" if tool is umdump else "tools.md")

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -127,15 +128,26 @@ class Tool:
 
     def wait_for(self, text: str) -> str:
         """The first line of standard output with `text` in it. Raises: AssertionError at the deadline or the end."""
+        return self._wait_for(text, lambda: self.out)
+
+    def wait_for_error(self, text: str) -> str:
+        """Like `wait_for`, on standard error."""
+        return self._wait_for(text, lambda: self.err)
+
+    def _wait_for(self, text: str, output: Callable[[], str]) -> str:
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            whole = self.out.rpartition("\n")[0]
+            whole = output().rpartition("\n")[0]
             found = [line for line in whole.splitlines() if text in line]
             if found:
                 return found[0]
             if not self._selector.get_map():
                 raise AssertionError(f"{self.name} ended without {text!r}:\n{self.out}\n{self.err}")
             self._read(deadline)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def write_line(self, text: str = "") -> None:
         assert self._process.stdin is not None

@@ -1,7 +1,7 @@
 """`lbmmon`: print the statistics that UM applications and DROs publish.
 
-Exit status: 0 as many packets as asked for were printed; 2 wrong usage; 3 the system refused something; 130, 143 ended by
-SIGINT, SIGTERM. Options and output: `docs/tools.md`.
+Exit status: 0 as many packets as asked for were printed; 2 wrong usage; 3 the system refused something; 130, 143 ended
+by SIGINT, SIGTERM. Options and output: `docs/tools.md`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dro.standard_streams import open_standard_streams
 from dro.tools.lbm.arguments import CommonOptions, new_parser, positive
 from dro.tools.lbm.ending import EXIT_OK, EndRequest, signal_status
 from dro.tools.lbm.running import run_tool
-from dro.tools.lbmmon.listening import Listener
+from dro.tools.lbmmon.listening import StatisticsListener
 from dro.tools.lbmmon.options import FORMATS, TRANSPORTS, place_of, separator_of
 from dro.tools.lbmmon.printing import Printer
 
@@ -36,8 +36,9 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-t", "--transport", choices=TRANSPORTS, default=TRANSPORTS[0],
         help="module that they travel by (default %(default)s)")  # fmt: skip
-    add("--transport-opts", default="", metavar="OPTIONS", help="of lbm and lbmsnmp: config=FILE, topic=TOPIC, "
-        "wctopic=PATTERN, SCOPE|OPTION=VALUE; of udp: port=NUM, interface=ADDRESS, mcgroup=ADDRESS; between semicolons")  # fmt: skip
+    add("--transport-opts", default="", metavar="OPTIONS",
+        help="name=value;name=value: config, topic, wctopic and SCOPE|OPTION of lbm and lbmsnmp; port, interface and "
+        "mcgroup of udp")  # fmt: skip
     add(
         "-f",
         "--format",
@@ -56,7 +57,7 @@ def _run(options: MonitorOptions, stop: EndRequest) -> int:
     printer = Printer(PROG, stop, is_json=options.json, packets=options.packets)
     printer.only = options.format
     printer.separator = separator_of(options.format, options.format_opts)
-    Listener(stop, printer.on_packet, printer.on_lost).hear(place, printer.on_open)
+    StatisticsListener(stop, printer.on_open, printer.on_lost).hear(place, printer.on_packet)
     printer.sum_up()
     return signal_status(stop.signal) if stop.signal else EXIT_OK
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from dro.errors import DecodeError
+from dro.lbmmon.binary import decode_binary
 from dro.lbmmon.fields import CSV, PB
 from dro.lbmmon.packet import decode, module_of, split
 from dro.lbmmon.records import DroStats, Unread
@@ -40,13 +41,17 @@ class Printer:
 
     def on_packet(self, packet: bytes, where: str) -> None:
         """Print one packet of `lbmmon`."""
-        self.put(where, partial(self._text_of_packet, packet))
+        self._put(where, partial(self._text_of_packet, packet))
+
+    def on_binary(self, message: bytes, where: str) -> None:
+        """Print one binary message of a daemon."""
+        self._put(where, lambda: self._show(decode_binary(message)))
 
     def on_lost(self, where: str) -> None:
         self._lost += 1
-        say(sys.stderr, f"{self._prog}: {shown(where)}: lost\n")
+        say(sys.stderr, f"{self._prog}: {where}: lost\n")
 
-    def put(self, where: str, make: Callable[[], str]) -> None:
+    def _put(self, where: str, make: Callable[[], str]) -> None:
         """Print what is made of a packet, or why it cannot be read; without a text it does not count."""
         if self._packets is not None and self._received >= self._packets:
             return
@@ -54,7 +59,7 @@ class Printer:
             text = make()
         except DecodeError as e:
             self._bad += 1
-            say(sys.stderr, f"{self._prog}: {shown(where)}: {shown(str(e))}\n")
+            say(sys.stderr, f"{self._prog}: {where}: {shown(str(e))}\n")
             return
         if text:
             self._received += 1
@@ -64,7 +69,7 @@ class Printer:
                 self._stop.request()
 
     def _text_of_packet(self, packet: bytes) -> str:
-        """Raises: DecodeError."""
+        """Make the text of a packet. Raises: DecodeError."""
         if self.only and (module := _MODULES[module_of(split(packet)[1])]) != self.only:
             raise DecodeError("lbmmon.format", f"it is {module}, not {self.only}")
         made = []

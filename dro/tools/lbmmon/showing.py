@@ -1,25 +1,28 @@
 """Shows what statistics say: as text, a heading and a line for each figure, or as an object of JSON on a line.
 
-JSON is that of protobuf for `UMSMonMsg` and `DROMonMsg`, whichever format a packet had: names in lowerCamelCase, integers
-of 64 bits as strings. Source: UM operations guide, monitoring.
+JSON is that of protobuf for `UMSMonMsg` and `DROMonMsg`, whichever format a packet had: names in lowerCamelCase,
+integers of 64 bits as strings. Binary statistics have the names of their structures, and integers as numbers.
+Source: UM operations guide, monitoring.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from dataclasses import asdict
+from typing import Any, Final
 
 from google.protobuf import json_format
 
 from dro.clock import NS_PER_S
 from dro.lbmmon import pb_form
-from dro.lbmmon.fields import NO_SAMPLE
+from dro.lbmmon.binary import BinaryMessage
+from dro.lbmmon.fields import NO_SAMPLE, message_class
 from dro.lbmmon.made import Made
 from dro.lbmmon.records import DroStats, LibraryStats, MonitorSender, PatternReport, TopicReport
 from dro.tools.text import shown, time_text
 
-Shown = LibraryStats | DroStats | TopicReport | PatternReport
+Shown = LibraryStats | DroStats | TopicReport | PatternReport | BinaryMessage
 _KINDS: Final = {DroStats: "dro", TopicReport: "receiver_topic", PatternReport: "wildcard_receiver"}
 
 
@@ -30,11 +33,24 @@ def text_of(record: Shown) -> str:
 
 def json_of(record: Shown) -> str:
     """Write a record as one line of JSON."""
-    found = json_format.MessageToDict(message_of(record), always_print_fields_with_no_presence=True)
+    if isinstance(record, BinaryMessage):
+        found = {_camel(name): value for name, value in asdict(record).items()} | {"options": dict(record.options)}
+    else:
+        found = json_format.MessageToDict(message_of(record), always_print_fields_with_no_presence=True)
     return f"{json.dumps(found)}\n"
 
 
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
 def _heading(record: Shown) -> str:
+    if isinstance(record, BinaryMessage):
+        order = "big" if record.is_big_endian else "little"
+        seconds, rest_us = divmod(record.time_us, pb_form.US_PER_S)
+        at = f"{_time(seconds)[:-1]}.{rest_us:06d}Z"
+        return f"{at} {record.name} version {record.version} {record.length} bytes {order}-endian"
     sender = record.sender
     kind = record.kind if isinstance(record, LibraryStats) else _KINDS[type(record)]
     parts = [
@@ -66,6 +82,12 @@ def _figures(record: Shown) -> Iterator[str]:
         case TopicReport():
             yield f"topic {shown(record.topic)}"
             yield from lines_of(message_of(record).events.receiver_topics[0], ("topic",))
+        case BinaryMessage():
+            for name, member in record.values.items():
+                yield f"{name} {_figure(name, member) if isinstance(member, int) else shown(member)}"
+            for name, text in record.options:
+                yield f"option {shown(name)} {shown(text)}"
+            yield from (f"text {shown(line)}" for line in record.text.splitlines())
         case PatternReport():
             yield f"pattern {shown(record.pattern)}"
             yield f"type {record.type}"
@@ -99,16 +121,16 @@ def _value(field: Any, value: Any) -> str:  # noqa: ANN401  a description of pro
         return str(names[value].name) if value in names else str(value)
     if isinstance(value, int):
         return _figure(field.name, value)
-    return cast("bytes", value).hex() if isinstance(value, bytes) else shown(str(value))
+    return value.hex() if isinstance(value, bytes) else shown(str(value))
 
 
-def message_of(record: Shown) -> Made:
+def message_of(record: LibraryStats | DroStats | TopicReport | PatternReport) -> Made:
     """Make the protobuf message of a record."""
     if isinstance(record, DroStats):
         return record.message
     if isinstance(record, LibraryStats):
         return pb_form.parsed("UMSMonMsg", pb_form.library_bytes(record))
-    made = pb_form.message_class("UMSMonMsg")()
+    made = message_class("UMSMonMsg")()
     _put_sender(made.attributes, record.sender)
     if isinstance(record, PatternReport):
         made.events.wildcard_receivers.add(pattern=record.pattern, type=record.type)

@@ -25,6 +25,7 @@ from tests.rigs.histories import journalled
 from tests.rigs.lbm_tools import ToolNet
 from tests.rigs.loaded import Loaded
 from tests.rigs.waiting import wait_until
+from tests.rigs.web import fetch
 from tests.supervisor.history.test_importer import CSV, dro, encoded, packet, rows, seconds
 
 TOPIC: Final = "/29west/statistics"
@@ -123,12 +124,15 @@ def test_the_program_takes_them_beside_remote_write(tmp_path: Path) -> None:
                 for data in PACKETS:
                     source.send(data)
                 until(lambda: len([*journalled(tmp_path / "h", "dro"), *journalled(tmp_path / "h", "library")]) == 3)
+                until(lambda: fetch(f"127.0.0.1:{net.port}", "/metrics")[0] == 200)
+                metrics = fetch(f"127.0.0.1:{net.port}", "/metrics")[1].decode().splitlines()
+                assert "dro_history_published_messages_total 3" in metrics
+                assert "dro_history_samples_written_total 0" in metrics
             program.send_signal(signal.SIGTERM)
             assert program.wait(PATIENCE_S) == 0
         finally:
             program.kill()
-            program.wait()
-            program.stdout.close()
+            program.communicate()
     assert all_rows(tmp_path / "h") == imported(tmp_path)
 
 
