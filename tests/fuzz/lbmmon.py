@@ -46,7 +46,7 @@ def _packet(module: int, data: bytes) -> Hashable:
     signs = []
     for one in found:
         signs.append((type(one).__name__, getattr(one, "kind", "")))
-        if isinstance(one, LibraryStats) and module == CSV:
+        if isinstance(one, LibraryStats) and module == CSV and one.values:
             values = {name: value for name, value in one.values.items() if value}
             (again,) = decode(encode(one, CSV))
             assert isinstance(again, LibraryStats)

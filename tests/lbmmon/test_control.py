@@ -57,8 +57,9 @@ def reason(body: bytes) -> str:
 @pytest.mark.parametrize(
     "body",
     [b"", b"\0", b"  ", b"snapshot", b"version 1", b"snap x", b"snap ri gcfg", b'"P" snap', b'"P" snap ri',
-     b'"P" version', b'"P" ri 5', b'"P"snap pcfg', b'"" snap pcfg', b'"P snap pcfg', b'snap "P" pcfg', b"Snap", b"snap\n", b"snap\0\0",
-     b"\0snap", b"snap\0 ", b"5 ri", b"ri5", b'"P"', b"\xff\xfe", b'"a"b" snap pcfg', b"snap\xa0ri"],
+     b'"P" version', b'"P" ri 5', b'"P"snap pcfg', b'"" snap pcfg', b'"P snap pcfg', b'snap "P" pcfg', b"Snap",
+     b"snap\n", b"snap\0\0", b"\0snap", b"snap\0 ", b"5 ri", b"ri5", b'"P"', b"\xff\xfe", b'"a"b" snap pcfg',
+     b"snap\xa0ri"],
 )  # fmt: skip
 def test_what_is_no_request_is_not_understood(body: bytes) -> None:
     assert reason(body) == "unknown request"

@@ -20,8 +20,8 @@ from dro.lbmmon.records import (
     Message,
     MonitorSender,
     PatternReport,
+    ReportedSource,
     TopicReport,
-    TopicSource,
     Unread,
 )
 from tests.builders.golden_statistics import proto_rows, published_class
@@ -193,7 +193,7 @@ def test_topics_and_patterns_are_read() -> None:
     nobody = MonitorSender(0, "", "", 0, 0)
     topic = csv_packet(RECEIVER_TOPIC, b'"a,b|c",2, "TCP:1",00ff,a,\'LBTRM:"2"\',01,1f\0')
     assert only(topic) == TopicReport(
-        nobody, "a,b|c", (TopicSource("TCP:1", "00ff", 10), TopicSource('LBTRM:"2"', "01", 31))
+        nobody, "a,b|c", (ReportedSource("TCP:1", "00ff", 10), ReportedSource('LBTRM:"2"', "01", 31))
     )
     assert only(csv_packet(WILDCARD_RECEIVER, b'"^a.*",1')) == PatternReport(nobody, "^a.*", 1)
     made = message_class("UMSMonMsg")()
@@ -203,8 +203,8 @@ def test_topics_and_patterns_are_read() -> None:
     made.events.wildcard_receivers.add(pattern="p", type=-1)
     packet = framed(RECEIVER_TOPIC, attribute_table(format_attribute(PB)), made.SerializeToString())
     assert list(decode(packet)) == [
-        TopicReport(nobody, "t", (TopicSource("TCP:1", "ff", 3, "SOURCE_DELETED", 5_000_007),
-                                  TopicSource("", "", 0, "9"))),
+        TopicReport(nobody, "t", (ReportedSource("TCP:1", "ff", 3, "SOURCE_DELETED", 5_000_007),
+                                  ReportedSource("", "", 0, "9"))),
         PatternReport(nobody, "p", -1),
     ]  # fmt: skip
 
