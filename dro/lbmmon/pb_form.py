@@ -20,8 +20,8 @@ from dro.lbmmon.records import (
     Message,
     MonitorSender,
     PatternReport,
+    ReportedSource,
     TopicReport,
-    TopicSource,
 )
 
 _FLAG: Final = "source_flag"
@@ -110,11 +110,11 @@ def messages_of(made: Made, sender: MonitorSender | None = None) -> Iterator[Mes
         yield PatternReport(sender, pattern.pattern, pattern.type)
 
 
-def _source(told: Made) -> TopicSource:
+def _source(told: Made) -> ReportedSource:
     states = told.DESCRIPTOR.enum_types_by_name["SourceState"].values_by_number
     state = states[told.source_state].name if told.source_state in states else str(told.source_state)
     time_us = told.timestamp_sec * US_PER_S + told.timestamp_usec
-    return TopicSource(told.source_string, told.otid, told.topic_idx, state, time_us)
+    return ReportedSource(told.source_string, told.otid, told.topic_idx, state, time_us)
 
 
 def flat(message: Made, prefix: str = "") -> dict[str, int]:
