@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import pytest
 
+from dro.errors import ResourceError
 from dro.lbmmon.binary import BinaryMessage, decode_binary
 from dro.metrics.slots import Slot
 from dro.metrics.slots import WorkerSlot as OfWorkers
 from dro.metrics.table import ENDPOINT, PORTAL, metrics
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
+from dro.um.message.requests import UnicastRequestHandle
 from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import DroStatus, PortalsStatus
 from supervisor.samples.pages import Pages
@@ -66,9 +68,11 @@ def traffic(site: Site, count: int = MESSAGES) -> Iterator[Publisher]:
         for receiver in receivers:
             receiver.wait_sources(1, 30)
         publisher.start()
-        wait_until(lambda: publisher.sent >= count, "messages", 30)
-        yield publisher
-        publisher.stop()
+        try:
+            wait_until(lambda: publisher.sent >= count, "messages", 30)
+            yield publisher
+        finally:
+            publisher.stop()
 
 
 def portals_now(site: Site) -> PortalsStatus:
@@ -187,7 +191,7 @@ def test_binary_statistics_are_sent_at_their_intervals_and_when_they_have_change
         assert all(m.length == len(raw) for (_, raw), (_, m) in zip(listener.heard, binaries(listener), strict=False))
         before = len(listener.heard)
         assert site.stop() == 0
-        wait_until(lambda: len([m for _, m in binaries(listener)[before:] if m.name == "PORTSTAT"]) == 3, "the end", 10)
+        wait_until(lambda: len([m for _, m in binaries(listener)[before:] if m.name == "PORTSTAT"]) >= 3, "the end", 10)
 
 
 def ask(site: Site, *requests: bytes) -> list[bytes]:
@@ -324,15 +328,17 @@ with BlockingContext(Config.load(sys.argv[1])) as context:
 
 def test_a_flood_of_requests_is_answered_up_to_the_limit_and_counted(tmp_path: Path) -> None:
     with site_with(tmp_path, daemon_monitor_xml(Path("{file}")), request_port=True) as (site, _), traffic(site) as flow:
-        target = f"TCP:{TRD_OF_STATISTICS}:127.0.0.1:{port_of(site)}"
+        target = f"TCP:127.0.0.1:{port_of(site)}"
         answers: list[bytes] = []
-        with BlockingContext(Config.load(site.config(1))) as context:
+        with BlockingContext(Config.load(site.config(TRD_OF_STATISTICS))) as context:
             assert context.request(target, b"version") == b"OK 1"
-            handles = []
-            with context.lock:
-                for n in range(1000):
-                    text = (b"snap ri", b'"P9" snap pstat', b"pstat 99999999999", bytes([n % 256]) * 40)[n % 4]
-                    handles.append(context.core.request(target, text, answers.append, lambda _: None))
+            handles: list[UnicastRequestHandle] = []
+
+            def send(count: int) -> None:
+                with context.lock:
+                    for n in range(len(handles), len(handles) + count):
+                        text = (b"snap ri", b'"P9" snap pstat', b"pstat 99999999999", bytes([n % 256]) * 40)[n % 4]
+                        handles.append(context.core.request(target, text, answers.append, failed.append))
 
             def counted() -> int:
                 with closing(Client(find_dro(site.name))) as client:
@@ -343,10 +349,16 @@ def test_a_flood_of_requests_is_answered_up_to_the_limit_and_counted(tmp_path: P
                 slots = (OfWorkers.REQUESTS_ANSWERED, OfWorkers.REQUESTS_REFUSED, OfWorkers.REQUESTS_LIMITED)
                 return sum(page[slot] for slot in slots)
 
-            site.wait(lambda: counted() == 1001, "all requests counted")
+            failed: list[ResourceError] = []
+            for _ in range(10):
+                send(100)
+                site.wait(lambda: counted() >= len(handles), "requests counted")
+
+            assert counted() == 1001
+            assert not failed
             sent = flow.sent
             site.wait(lambda: flow.sent > sent + 100, "traffic goes on")
-            assert 50 <= len(answers) < 1000
+            assert 20 <= len(answers) < 1000
             with context.lock:
                 for handle in handles:
                     handle.close()
