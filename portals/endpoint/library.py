@@ -12,10 +12,10 @@ from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.counters import CounterPage
-from dro.bus.library_rows import LIBRARY, RECEIVING, SENDING, LibraryKey, LibraryRows
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.metrics.library import CONTEXT, RECEIVER, SOURCE, library_figures
+from dro.metrics.library_rows import LIBRARY, RECEIVING, SENDING, LibraryKey, LibraryRows
 from dro.metrics.slots import Slot
 from dro.transport.registry import KINDS
 from dro.transport.session import ReceiverTransport, SenderTransport

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dro.bus.kept_bytes import KeptBytes
-from dro.bus.library_rows import LIBRARY, read_library
 from dro.clock import NS_PER_S, s
 from dro.config.dro_xml.model import DaemonMonitorConfig, DroConfig, MonitorConfig, PublishingConfig
 from dro.config.report.effective import option_values
@@ -24,11 +23,19 @@ from dro.lbmmon.control import ControlRequest
 from dro.lbmmon.fields import CSV, PB
 from dro.lbmmon.packet import encode
 from dro.lbmmon.records import DroStats, LibraryStats, MonitorSender
+from dro.metrics.library_rows import LIBRARY, read_library
 from supervisor.admin.status import ConfigRecord
 from supervisor.samples.pages import Pages
 from supervisor.samples.watch import DroObserver, KnownDros
 from supervisor.statistics.dro_stats import dro_message, portal_list
-from supervisor.statistics.intervals import GATEWAY_CONFIG, PORTAL_CONFIG, PORTAL_STATS, TOPOLOGY, Due, IntervalsCore
+from supervisor.statistics.intervals import (
+    GATEWAY_CONFIG,
+    PORTAL_CONFIG,
+    PORTAL_STATS,
+    TOPOLOGY,
+    DueGroup,
+    IntervalsCore,
+)
 from supervisor.statistics.requests import INTERVAL, group_of
 
 REPEATED: Final = 10
@@ -173,7 +180,7 @@ class Sampling:
         else:
             self._daemon(self._intervals.snapshot(group, portal))
 
-    def _all(self, group: str) -> list[Due]:
+    def _all(self, group: str) -> list[DueGroup]:
         return self._intervals.snapshot(group, "")
 
     def _last(self) -> None:
@@ -242,7 +249,7 @@ class Sampling:
 
     # the daemon, in binary form
 
-    def _daemon(self, due: Sequence[Due]) -> None:
+    def _daemon(self, due: Sequence[DueGroup]) -> None:
         """Send these groups, of what is not forced only what has changed. Raises: DroError."""
         if not due or self._daemon_monitor is None:
             return
@@ -251,7 +258,7 @@ class Sampling:
             found = [message for one in due for message in self._of_group(one, known, made)]
         self._put([Outgoing(DAEMON, "binary", message) for message in found])
 
-    def _of_group(self, due: Due, known: KnownDros, made: Any) -> Iterator[bytes]:  # noqa: ANN401
+    def _of_group(self, due: DueGroup, known: KnownDros, made: Any) -> Iterator[bytes]:  # noqa: ANN401
         time_ns = time.time_ns()
         if due.group == GATEWAY_CONFIG:
             yield binary.gateway_config(self._config_text(known), time_ns)
@@ -262,7 +269,7 @@ class Sampling:
             messages = binary.binary_messages(made, due.group, time_ns=time_ns, portal=portal)
             yield from self._changed(messages, due)
 
-    def _changed(self, messages: Sequence[tuple[object, bytes]], due: Due) -> Iterator[bytes]:
+    def _changed(self, messages: Sequence[tuple[object, bytes]], due: DueGroup) -> Iterator[bytes]:
         """Leave out what was sent before; another DRO and its neighbours go together."""
         together: list[tuple[list[bytes], bool]] = []
         for key, message in messages:
