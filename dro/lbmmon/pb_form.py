@@ -81,13 +81,17 @@ def parsed(name: str, data: bytes) -> Made:
     return made
 
 
-def messages(name: str, data: bytes, sender: MonitorSender | None = None) -> list[Message]:
-    """Read a `DROMonMsg` or `UMSMonMsg`; `sender` counts if it does not say who sent it. Raises: DecodeError."""
-    return list(messages_of(parsed(name, data), sender))
+def with_attributes(name: str, data: bytes) -> Made | None:
+    """Read a message that says who sent it; None if it is none."""
+    try:
+        made = parsed(name, data)
+    except DecodeError:
+        return None
+    return made if made.HasField("attributes") else None
 
 
 def messages_of(made: Made, sender: MonitorSender | None = None) -> Iterator[Message]:
-    """Yield what a message says."""
+    """Yield what a message says; `sender` counts if it does not tell who sent it."""
     told = made.attributes
     if sender is None or made.HasField("attributes"):
         sender = MonitorSender(

@@ -230,6 +230,16 @@ def test_the_table_says_who_sent_a_message_without_attributes() -> None:
     assert (read.sender.application, read.sender.pid) == ("dro1", 7)
 
 
+@pytest.mark.parametrize("block", [b"", b"\x0a\x08lbmmon", b"\0\0\0\4", b"\xff"])
+def test_a_message_that_names_its_sender_needs_no_table(block: bytes) -> None:
+    packet = encode(SESSION, PB)
+    data = packet[HEAD.size + HEAD.unpack_from(packet)[2] :]
+    read = only(framed(0, block, data))
+    assert isinstance(read, LibraryStats)
+    assert read.sender == SENDER
+    assert read.values["lbtrm.msgs_sent"] == 255
+
+
 _PB = attribute_table(format_attribute(PB))
 
 
