@@ -107,6 +107,11 @@ def _module(attributes: dict[int, bytes]) -> int:
     return module
 
 
+def module_of(packet: bytes) -> int:
+    """Tell which format a packet has. Raises: DecodeError."""
+    return _module(_attributes(split(packet)[1]))
+
+
 def _sender(told: dict[int, bytes]) -> MonitorSender:
     numbers = {kind: told.get(kind, b"") for kind in _WIDTHS}
     if wide := [kind for kind, value in numbers.items() if len(value) > 8]:

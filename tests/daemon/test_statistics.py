@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +18,8 @@ import pytest
 
 from dro.errors import ResourceError
 from dro.lbmmon.binary import BinaryMessage, decode_binary
+from dro.lbmmon.packet import decode
+from dro.lbmmon.records import DroStats, LibraryStats
 from dro.metrics.slots import Slot
 from dro.metrics.slots import WorkerSlot as OfWorkers
 from dro.metrics.table import ENDPOINT, PORTAL, metrics
@@ -25,6 +30,7 @@ from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import DroStatus, PortalsStatus
 from supervisor.samples.pages import Pages
 from tests.rigs.going_on import Publisher
+from tests.rigs.histories import rows_of
 from tests.rigs.site import Site, drained, running
 from tests.rigs.statistics import (
     BINARY_TOPIC,
@@ -136,6 +142,83 @@ def test_protobuf_statistics_are_those_of_the_pages(tmp_path: Path) -> None:
         wait_until(lambda: len(listener.dros()) > before, "the last sample", 10)
         last = {portal.portal_name: field_values(portal) for portal in listener.dros()[-1].stats.portals}
         assert {n: last["P2"][n] for n in counted} == {n: shown["P2"][n] for n in counted}
+
+
+def test_contexts_and_sessions_are_published_by_the_names_of_the_guide(tmp_path: Path) -> None:
+    separator = ' options="separator=|"'
+    xml = monitor_xml(Path("{file}"), form="csv", options=separator)
+    with site_with(tmp_path, xml) as (site, file), listening(file) as listener:
+        with traffic(site):
+            site.wait(lambda: bool(listener.library("source_transport")), "sessions")
+        site.wait(lambda: is_quiet(site), "the end of traffic")
+        shown = {portal.name: portal for portal in portals_now(site).portals}
+
+        def told(kind: str, application: str) -> dict[str, LibraryStats]:
+            """The newest of each session, or of the context."""
+            return {stats.source: stats for stats in listener.library(kind, application)}
+
+        def received() -> int:
+            sessions = told("receiver_transport", "Gateway_Portal_P1_rcv_ctx").values()
+            return sum(stats.values["tcp.lbm_msgs_rcved"] for stats in sessions)
+
+        on_page = shown["P1"][Slot.TOPIC_RCVD] + shown["P1"][Slot.CONTROL_RCVD]
+        site.wait(lambda: received() >= on_page, "the last messages")
+        sent = told("source_transport", "Gateway_Portal_P2_src_ctx")
+        assert all(source.startswith("LBTRM:127.0.0.1:") for source in sent)
+        assert sum(stats.values["lbtrm.msgs_sent"] for stats in sent.values()) > 0
+        assert sum(stats.values["lbtrm.rxs_sent"] for stats in sent.values()) == shown["P2"][Slot.RETRANSMITTED]
+        for portal in PORTALS:
+            for part in ("rcv_ctx", "src_ctx"):
+                context = told("context", f"Gateway_Portal_{portal}_{part}")[""]
+                assert context.sender.domain_id == int(portal[1:])
+                assert context.sender.pid == site.pid
+                assert len(context.sender.context_instance) == 8
+        channel = told("context", "Gateway_Portal_P1_rcv_ctx")[""].values
+        assert channel["tr_dgrams_sent"] > 0
+        assert channel["tr_bytes_rcved"] > channel["tr_dgrams_rcved"] > 0
+        assert b"|" in listener.heard[-1][1]
+
+
+def test_statistics_as_datagrams(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector:
+        collector.bind(("127.0.0.1", 0))
+        collector.settimeout(30)
+        port = collector.getsockname()[1]
+        xml = (
+            f'<monitor interval="1"><transport-module module="udp" options="address=127.0.0.1;port={port}"/>'
+            '<format-module module="pb"/></monitor>'
+        )
+        with site_with(tmp_path, xml):
+            found: set[str] = set()
+            while len(found) < 7:
+                [message] = decode(collector.recv(65_536))
+                assert isinstance(message, DroStats | LibraryStats)
+                assert message.sender.host == "127.0.0.1"
+                found.add(message.sender.application)
+    assert "Gateway_Portal_P3_src_ctx" in found
+
+
+def test_the_history_has_the_numbers_of_the_pages(tmp_path: Path) -> None:
+    """What is published, kept as packets in a file, and brought in."""
+    with site_with(tmp_path, monitor_xml(Path("{file}"))) as (site, file), listening(file) as listener:
+        with traffic(site):
+            pass
+        site.wait(lambda: is_quiet(site), "the end of traffic")
+        shown = {portal.name: portal for portal in portals_now(site).portals}
+        at = len(listener.dros())
+        site.wait(lambda: len(listener.dros()) > at + 1, "samples of all of it")
+        packets = tmp_path / "packets"
+        packets.write_bytes(b"".join(packet for _, packet in listener.heard))
+        history = tmp_path / "history"
+        run = [sys.executable, "-m", "supervisor.history.main", "import", str(packets), "--history", str(history)]
+        subprocess.run(run, check=True, timeout=60)
+    rows = rows_of(
+        history, "portal", ["ts", "portal", "topic_rcvd", "topic_rcvd_bytes", "sent", "sent_bytes", "forwarded"]
+    )
+    for name in PORTALS[:2]:
+        last = max((row for row in rows if row["portal"] == name), key=lambda row: row["ts"])
+        for slot in (Slot.TOPIC_RCVD, Slot.TOPIC_RCVD_BYTES, Slot.SENT, Slot.SENT_BYTES, Slot.FORWARDED):
+            assert last[slot.name.lower()] == shown[name][slot], (name, slot.name)
 
 
 def binaries(listener: Listener) -> list[tuple[float, BinaryMessage]]:
