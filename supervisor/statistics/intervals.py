@@ -7,7 +7,6 @@ notes, section 4.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -69,13 +68,13 @@ class IntervalsCore:
             self._ordered[due] = seconds
             self._set(due, seconds, now_ns)
 
-    def ordered(self) -> bytes:
-        """Return what requests have changed, for `restore` of another process."""
-        return json.dumps([[due.group, due.portal, seconds] for due, seconds in self._ordered.items()]).encode()
+    def ordered(self) -> list[tuple[str, str, int]]:
+        """List what requests have changed, for `restore` of another process."""
+        return [(due.group, due.portal, seconds) for due, seconds in self._ordered.items()]
 
-    def restore(self, ordered: bytes, now_ns: int) -> None:
+    def restore(self, ordered: Iterable[tuple[str, str, int]], now_ns: int) -> None:
         """Take over what requests had changed; what is not configured any more is left out."""
-        for group, portal, seconds in json.loads(ordered):
+        for group, portal, seconds in ordered:
             if (due := DueGroup(group, portal)) in self._configured:
                 self._ordered[due] = seconds
                 self._set(due, seconds, now_ns)

@@ -18,6 +18,7 @@ import pytest
 
 from dro.errors import ResourceError
 from dro.lbmmon.binary import BinaryMessage, decode_binary
+from dro.lbmmon.control import MonitorCommand, encode_command
 from dro.lbmmon.packet import decode
 from dro.lbmmon.records import DroStats, LibraryStats
 from dro.metrics.slots import Slot
@@ -328,6 +329,44 @@ def test_each_control_request_does_what_it_says(tmp_path: Path) -> None:
         assert "Gwd-10185-93: control request refused" in site.log
         assert "Gwd-10185-96: control request too long" in site.log
         assert 'control request request="\\"P1\\" pstat 1"' in site.log
+
+
+def test_control_messages_to_the_context_of_the_monitor(tmp_path: Path) -> None:
+    xml = (
+        '<monitor interval="3600"><transport-module options="config={file};context|request_tcp_bind_request_port=1"/>'
+        '<format-module module="pb"/></monitor>'
+    )
+    with site_with(tmp_path, xml, request_port=True) as (site, file), listening(file) as listener:
+        site.wait(lambda: "proxy receiver created topic=/29west/statistics" in site.log, "the listener")
+
+        def told(command: str, *more: str) -> bytes:
+            [answer] = ask(site, encode_command(MonitorCommand(command, *more)))
+            return answer
+
+        def heard(count: int) -> set[str]:
+            site.wait(lambda: len(listener.heard) >= count, "what was asked for")
+            found = {m.kind if isinstance(m, LibraryStats) else "dro" for m in listener.messages()}
+            listener.heard.clear()
+            return found
+
+        assert told("SNAP", "GATEWAY") == b"OK"
+        assert heard(1) == {"dro"}
+        assert told("SAMPLE", "CONTEXT") == b"OK"
+        assert heard(6) == {"context"}
+        assert told("SAMPLE", "ALL_NODES", "Gateway_Portal_P2_src_ctx") == b"OK"
+        assert heard(1) == {"context"}
+        assert told("SNAP") == b"OK"
+        site.wait(lambda: bool(listener.dros()), "the DRO")
+        assert listener.dros()[0].HasField("configs")
+        assert told("SET_INTERVAL", "ALL_NODES", "", "1") == b"OK"
+        before = site.kill("statistics")
+        site.wait(lambda: site.workers().get("statistics", before) != before, "the next worker")
+        listener.heard.clear()
+        site.wait(lambda: len(listener.dros()) >= 2, "samples at the other interval")
+        assert told("CLEAR_INTERVAL") == b"OK"
+        assert told("SET_DEBUG_INFO", "ALL_NODES", "", "x") == b"ERROR SET_DEBUG_INFO is not supported"
+        assert told("SAMPLE", "UMESTORE") == b"ERROR nothing of the kind UMESTORE is published here"
+        assert ask(site, b"snap")[0].startswith(b"ERROR ")
 
 
 @pytest.mark.parametrize(
