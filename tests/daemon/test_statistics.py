@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from dro.errors import ResourceError
-from dro.lbmmon.binary import BinaryMessage, decode_binary
+from dro.lbmmon.binary import PORTSTAT, BinaryMessage, decode_binary
 from dro.lbmmon.control import MonitorCommand, encode_command
 from dro.lbmmon.packet import decode
 from dro.lbmmon.records import DroStats, LibraryStats
@@ -29,7 +29,9 @@ from dro.um.message.client_config import Config
 from dro.um.message.requests import UnicastRequestHandle
 from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import DroStatus, PortalsStatus
+from supervisor.reload.records import ReloadRecord
 from supervisor.samples.pages import Pages
+from tests.builders.golden_statistics import published_class, read_structure
 from tests.rigs.going_on import Publisher
 from tests.rigs.histories import rows_of
 from tests.rigs.site import Site, drained, running
@@ -132,6 +134,11 @@ def test_protobuf_statistics_are_those_of_the_pages(tmp_path: Path) -> None:
         for portal in PORTALS[:2]:  # the third one has the statistics themselves
             found = told()[portal]
             assert {name: found[name] for name in counted} == {name: shown[portal][name] for name in counted}
+        packet = max((packet for _, packet in listener.heard), key=len)
+        attributes = int.from_bytes(packet[6:8], "big")
+        published = published_class("DROMonMsg").FromString(packet[12 + attributes :])
+        assert published.SerializeToString() == packet[12 + attributes :]
+        assert [portal.portal_name for portal in published.configs.portals] == list(PORTALS)
         first = listener.dros()[0]
         assert [portal.portal_name for portal in first.configs.portals] == list(PORTALS)
         assert site.name in first.configs.gateway.config_data
@@ -270,6 +277,11 @@ def test_binary_statistics_are_sent_at_their_intervals_and_when_they_have_change
             if "fragment" in name:
                 part = "receive_stats" if f"receive_stats.{name}" in last() else "send_stats"
                 assert last()[f"{part}.{name}"] == value, name
+        raw = [raw for _, raw in listener.heard if raw[2:4] == PORTSTAT.to_bytes(2, sys.byteorder)][-1]
+        record = read_structure("tnwg_portal_endpoint_dstat_record_t", raw, 288, sys.byteorder)
+        assert len(raw) == 960
+        assert record == {k: v for k, v in decode_binary(raw).values.items() if k in record}
+        assert record["send_stats.transport_topic_fragments_sent"] > 0
         names = {m.name for _, m in binaries(listener)}
         assert names == {"RM_LOCAL", "RM_PORTAL", "PORTSTAT", "GATEWAYCFG", "PORTCFG", "MALLINFO"}
         assert all(m.length == len(raw) for (_, raw), (_, m) in zip(listener.heard, binaries(listener), strict=False))
@@ -329,6 +341,22 @@ def test_each_control_request_does_what_it_says(tmp_path: Path) -> None:
         assert "Gwd-10185-93: control request refused" in site.log
         assert "Gwd-10185-96: control request too long" in site.log
         assert 'control request request="\\"P1\\" pstat 1"' in site.log
+
+
+def test_a_reload_changes_what_is_published_while_it_runs(tmp_path: Path) -> None:
+    xml = daemon_monitor_xml(Path("{file}"), '<group name="default" ivl="3600"/>')
+    with site_with(tmp_path, xml) as (site, file), listening(file, "other.topic") as listener:
+        worker = site.worker("statistics")
+        config = site.folder / "dro.xml"
+        text = config.read_text().replace('ivl="3600"', 'ivl="1"')
+        config.write_text(text.replace("<daemon-monitor>", '<daemon-monitor topic="other.topic">'))
+        with closing(Client(find_dro(site.name))) as client:
+            client.ask(ReloadRecord, "reload", confirm=0, no_wait=False, within_s=60)
+        site.wait(
+            lambda: len(times_of(listener, "GATEWAYCFG")) >= 3, "the configuration, at the new interval and topic"
+        )
+        assert any("other.topic" in m.text for _, m in binaries(listener) if m.name == "GATEWAYCFG")
+        assert site.worker("statistics") == worker
 
 
 def test_control_messages_to_the_context_of_the_monitor(tmp_path: Path) -> None:
