@@ -372,7 +372,10 @@ class LbtrmSender:
 
     def statistics(self) -> SourceSessionStatistics:
         core = self.core
-        return SourceSessionStatistics(format_source(self.address), replace(core.stats), core.txw_msgs, core.txw_bytes)
+        return SourceSessionStatistics(
+            format_source(self.address), replace(core.stats), core.txw_msgs, core.txw_bytes,
+            rctlr_rx_msgs=core.rctlr_rx_msgs,
+        )  # fmt: skip
 
     # NAKs and timers
 
