@@ -153,7 +153,7 @@ class LogEvent(StrEnum):
     HISTORY_BEGINS = "history is written", _INFO, "folder interval_s"
     HISTORY_NOT_WRITTEN = "history is not written", _ERROR, "reason"
     HISTORY_WRITTEN_AGAIN = "history is written again", _INFO, "folder"
-    STATISTICS_BEGIN = "statistics over UM begin", _INFO, "interval_s format transport topic"
+    STATISTICS_BEGIN = "statistics over UM begin", _INFO, "interval_s format transport topic target"
     STATISTICS_DEFAULTS = "no lbm-config for daemon statistics, defaults hold", _INFO, "", "Gwd-10958-1"
     DAEMON_STATISTICS_BEGIN = "daemon statistics begin", _INFO, "topic target"
     LIBRARY_NOT_SHOWN = "statistics of the UM library are not shown", _WARNING, "reason remedy"

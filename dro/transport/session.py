@@ -83,8 +83,8 @@ class SourceSessionStatistics:
     counters: SourceCounters
     txw_msgs: int = 0
     txw_bytes: int = 0
-    blocked: tuple[BlockedReceiver, ...] = ()
     rctlr_rx_msgs: int = 0
+    blocked: tuple[BlockedReceiver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

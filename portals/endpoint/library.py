@@ -13,12 +13,12 @@ from typing import Final
 
 from dro.bus.actor import WorkerContext
 from dro.bus.counters import CounterPage
-from dro.bus.library_rows import LIBRARY, QUEUE, RECEIVING, SENDING, LibraryKey, LibraryRows
 from dro.config.dro_xml.model import DroConfig, statistics_on
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.metrics.library import CONTEXT, EVENT_QUEUE, RECEIVER, SOURCE, library_figures
+from dro.metrics.library_rows import LIBRARY, QUEUE, RECEIVING, SENDING, LibraryKey, LibraryRows
 from dro.metrics.slots import Slot
 from dro.transport.registry import KINDS
 from dro.transport.session import ReceiverTransport, SenderTransport

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.bus.library_rows import LibraryRows
 from dro.bus.messages import Origin, PortalUp, Trouble
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
@@ -21,6 +20,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
+from dro.metrics.library_rows import LibraryRows
 from dro.proto.context.sources import BoundSource
 from dro.proto.interest.events import InterestEvent
 from dro.proto.unicast.connections import OnOutcome

@@ -52,14 +52,13 @@ class UmPublisher:
     sent, and others wait for it no more than forwarding does."""
 
     def __init__(
-        self, loop: Loop, options: UmOptions, topic: str, on_request: Callable[[UnicastRequest], object] | None = None
+        self, loop: Loop, options: UmOptions, topic: str, on_request: Callable[[UnicastRequest], object]
     ) -> None:
         """Raises: ResourceError, ConfigError."""
         if not options.is_set(*_PACED):
             options = options.with_(*_PACED, "source_paced")
         self.context = MessageContext(Config(options), loop, name=CONTEXT_NAME)
-        if on_request is not None:
-            self.context.on_request = on_request
+        self.context.on_request = on_request
         try:
             self._source = self.context.source(topic, DEFAULTS)
         except BaseException:

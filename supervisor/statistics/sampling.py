@@ -5,6 +5,7 @@ large network keeps the loop of the worker waiting, which sends what comes from 
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,23 +14,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from dro.bus.kept_bytes import KeptBytes
-from dro.bus.library_rows import LIBRARY, read_library
 from dro.clock import NS_PER_S, s
 from dro.config.dro_xml.model import DaemonMonitorConfig, DroConfig, MonitorConfig, PublishingConfig
 from dro.config.report.effective import option_values
 from dro.config.um.layers import RECEIVER, SOURCE, WILDCARD_RECEIVER
 from dro.errors import DroError
 from dro.lbmmon import binary
-from dro.lbmmon.control import ControlRequest
+from dro.lbmmon.control import ControlRequest, MonitorCommand
 from dro.lbmmon.fields import CSV, PB
 from dro.lbmmon.packet import encode
 from dro.lbmmon.records import DroStats, LibraryStats, MonitorSender
+from dro.metrics.library_rows import LIBRARY, read_library
 from supervisor.admin.status import ConfigRecord
 from supervisor.samples.pages import Pages
 from supervisor.samples.watch import DroObserver, KnownDros
 from supervisor.statistics.dro_stats import dro_message, portal_list
-from supervisor.statistics.intervals import GATEWAY_CONFIG, PORTAL_CONFIG, PORTAL_STATS, TOPOLOGY, Due, IntervalsCore
-from supervisor.statistics.requests import INTERVAL, group_of
+from supervisor.statistics.intervals import (
+    GATEWAY_CONFIG,
+    PORTAL_CONFIG,
+    PORTAL_STATS,
+    TOPOLOGY,
+    DueGroup,
+    IntervalsCore,
+)
+from supervisor.statistics.requests import INTERVAL, Request, group_of
 
 REPEATED: Final = 10
 """A message of a DRO, as protobuf, has the configuration in the first of so many: who comes late needs it."""
@@ -39,6 +47,10 @@ MODULES: Final = {"csv": CSV, "pb": PB}
 MONITOR, DAEMON = "monitor", "daemon-monitor"
 """Where a message goes: as `<monitor>` says, or as `<daemon-monitor>` does."""
 _AGE: Final = slice(12, 20)  # of another DRO, in what follows the header: grows by itself
+
+
+EVERYTHING: Final = MonitorCommand("SAMPLE")
+_KINDS: Final = {"CONTEXT": "context", "SOURCE": "source_transport", "RECEIVER": "receiver_transport"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +85,24 @@ class Sampling:
         what control requests have changed, which lasts until the DRO stops."""
         self._watch, self._config, self._host, self._put, self._tell = watch, config, host, put, tell
         self._intervals = IntervalsCore()
-        self._orders: queue.SimpleQueue[ControlRequest | _Changed | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Request | _Changed | None] = queue.SimpleQueue()
         self._sent: dict[object, bytes] = {}  # of the daemon, by what it is about
         self._text: tuple[float, str] = (-1.0, "")  # of the configuration, and when it was loaded
         self._monitor_ns = 0  # when `<monitor>` is due next
         self._messages = 0  # of the DRO as protobuf
+        self._ordered_s = 0  # interval of `<monitor>` by request, instead of the configured one
         self._kept = kept
         self._configure(time.monotonic_ns())
         if (ordered := kept.get()) is not None:
-            self._intervals.restore(ordered, time.monotonic_ns())
+            found = json.loads(ordered)
+            self._ordered_s = found[MONITOR]
+            self._intervals.restore(found[DAEMON], time.monotonic_ns())
+            self._configure(time.monotonic_ns())
 
     # from other threads
 
-    def order(self, request: ControlRequest) -> None:
-        """Do what a control request asks for."""
+    def order(self, request: Request) -> None:
+        """Do what a request asks for."""
         self._orders.put(request)
 
     def change(self, config: DroConfig) -> None:
@@ -120,6 +136,8 @@ class Sampling:
                     self._try(lambda: self._daemon([*self._all(GATEWAY_CONFIG), *self._all(PORTAL_CONFIG)]))
                 case ControlRequest():
                     self._try(lambda order=order: self._obey(order))  # type: ignore[misc]
+                case MonitorCommand():
+                    self._try(lambda order=order: self._command(order))  # type: ignore[misc]
 
     def _knows_start(self) -> bool:
         """Ask when this run of the DRO began; False while nobody has told, unless the worker is to end."""
@@ -147,10 +165,16 @@ class Sampling:
         daemon = self._daemon_monitor
         if daemon is not None:
             self._intervals.configure(daemon.publishing, publishing, now_ns)
-        if (monitor := self._monitor) is None:
+        interval_ns = s(self._interval_s)
+        if not interval_ns:
             self._monitor_ns = 0
-        elif not 0 < self._monitor_ns <= now_ns + s(monitor.interval_s):
-            self._monitor_ns = now_ns + s(monitor.interval_s)
+        elif not 0 < self._monitor_ns <= now_ns + interval_ns:
+            self._monitor_ns = now_ns + interval_ns
+
+    @property
+    def _interval_s(self) -> int:
+        monitor = self._monitor
+        return 0 if monitor is None else self._ordered_s or monitor.interval_s
 
     def _deadline_ns(self) -> int:
         deadlines = (self._monitor_ns or None, self._intervals.next_deadline())
@@ -159,7 +183,7 @@ class Sampling:
     def _on_due(self) -> None:
         now_ns = time.monotonic_ns()
         if (monitor := self._monitor) is not None and self._monitor_ns <= now_ns:
-            self._monitor_ns = max(self._monitor_ns + s(monitor.interval_s), now_ns)
+            self._monitor_ns = max(self._monitor_ns + s(self._interval_s), now_ns)
             self._publish(monitor)
         if due := self._intervals.take_due(now_ns):
             self._daemon(due)
@@ -168,12 +192,28 @@ class Sampling:
         group, portal = group_of(request), request.portal or ""
         if request.verb == INTERVAL:
             self._intervals.order(group, portal, request.seconds or 0, time.monotonic_ns())
-            with contextlib.suppress(OSError):  # no memory: then it holds for this process alone
-                self._kept.put(self._intervals.ordered())
+            self._keep()
         else:
             self._daemon(self._intervals.snapshot(group, portal))
 
-    def _all(self, group: str) -> list[Due]:
+    def _command(self, command: MonitorCommand) -> None:
+        """Do what a control message to the context of `<monitor>` says. Raises: DroError."""
+        if command.command in ("SET_INTERVAL", "CLEAR_INTERVAL"):
+            self._ordered_s = int(command.data or 0)
+            self._monitor_ns = 0
+            self._configure(time.monotonic_ns())
+            self._keep()
+        elif (monitor := self._monitor) is not None:
+            if command.command == "SNAP":
+                self._messages = 0
+            self._publish(monitor, command)
+
+    def _keep(self) -> None:
+        """Keep what requests have changed for the next process."""
+        with contextlib.suppress(OSError):  # no memory: then it holds for this process alone
+            self._kept.put(json.dumps({MONITOR: self._ordered_s, DAEMON: self._intervals.ordered()}).encode())
+
+    def _all(self, group: str) -> list[DueGroup]:
         return self._intervals.snapshot(group, "")
 
     def _last(self) -> None:
@@ -190,8 +230,8 @@ class Sampling:
         with contextlib.closing(Pages(Path(known.status.shm))) as pages:
             yield known, pages
 
-    def _publish(self, monitor: MonitorConfig) -> None:
-        """Send what `<monitor>` says, a packet for each object. Raises: DroError."""
+    def _publish(self, monitor: MonitorConfig, only: MonitorCommand = EVERYTHING) -> None:
+        """Send what `<monitor>` says, a packet for each object that is asked for. Raises: DroError."""
         with self._sample() as (known, pages):
             packets: list[LibraryStats | DroStats] = list(self._library(known))
             if monitor.format_module == "pb":
@@ -201,6 +241,7 @@ class Sampling:
                 self._messages += 1
                 sender = self._sender(known, known.status.name, int(known.status.node_id))
                 packets.append(DroStats(sender, made))
+        packets = [one for one in packets if _is_meant(one, only)]
         form = monitor.format_module
         self._put([Outgoing(MONITOR, form, encode(one, MODULES[form], monitor.separator)) for one in packets])
 
@@ -242,7 +283,7 @@ class Sampling:
 
     # the daemon, in binary form
 
-    def _daemon(self, due: Sequence[Due]) -> None:
+    def _daemon(self, due: Sequence[DueGroup]) -> None:
         """Send these groups, of what is not forced only what has changed. Raises: DroError."""
         if not due or self._daemon_monitor is None:
             return
@@ -251,7 +292,7 @@ class Sampling:
             found = [message for one in due for message in self._of_group(one, known, made)]
         self._put([Outgoing(DAEMON, "binary", message) for message in found])
 
-    def _of_group(self, due: Due, known: KnownDros, made: Any) -> Iterator[bytes]:  # noqa: ANN401
+    def _of_group(self, due: DueGroup, known: KnownDros, made: Any) -> Iterator[bytes]:  # noqa: ANN401
         time_ns = time.time_ns()
         if due.group == GATEWAY_CONFIG:
             yield binary.gateway_config(self._config_text(known), time_ns)
@@ -262,7 +303,7 @@ class Sampling:
             messages = binary.binary_messages(made, due.group, time_ns=time_ns, portal=portal)
             yield from self._changed(messages, due)
 
-    def _changed(self, messages: Sequence[tuple[object, bytes]], due: Due) -> Iterator[bytes]:
+    def _changed(self, messages: Sequence[tuple[object, bytes]], due: DueGroup) -> Iterator[bytes]:
         """Leave out what was sent before; another DRO and its neighbours go together."""
         together: list[tuple[list[bytes], bool]] = []
         for key, message in messages:
@@ -300,3 +341,12 @@ class Sampling:
         sets.append(("event queue", part.um, "event_queue"))
         for what, options, scope in sets:
             yield binary.portal_config(index, portal_type, name, what, option_values(options, scope), time_ns)
+
+
+def _is_meant(stats: LibraryStats | DroStats, command: MonitorCommand) -> bool:
+    """Whether a control message is for that object."""
+    if command.application not in ("", stats.sender.application):
+        return False
+    if isinstance(stats, DroStats):
+        return command.node_type in ("ALL_NODES", "GATEWAY")
+    return command.node_type == "ALL_NODES" or _KINDS.get(command.node_type) == stats.kind

@@ -17,6 +17,7 @@ from dro.metrics.slots import WorkerSlot as Slot
 from supervisor.samples.watch import DroObserver, first_status
 
 if TYPE_CHECKING:
+    from dro.um.message.requests import UnicastRequest
     from supervisor.statistics.publisher import Publisher
     from supervisor.statistics.sampling import Outgoing
 
@@ -47,7 +48,7 @@ class StatisticsWorker:
 
     def __init__(self, ctx: WorkerContext, config: DroConfig) -> None:
         """Raises: ResourceError, ConfigError when a context or socket cannot be had."""
-        from supervisor.statistics.requests import ControlRequests
+        from supervisor.statistics.requests import Requests, Rights
         from supervisor.statistics.sampling import Sampling
 
         self._ctx, self._config = ctx, config
@@ -57,13 +58,9 @@ class StatisticsWorker:
         self._is_sending = self._is_failing = False
         self._leave_ns = 0  # until when the last messages may leave; 0 while there are more to come
         self._portals = [portal.name for portal in config.all_portals]
-        self._requests = ControlRequests(
-            ctx.counters,
-            ctx.loop.now_ns,
-            ctx.log,
-            ctx.limited,
-            lambda request: self._sampling.order(request),
-            lambda: self._portals,
+        self._rights = Rights(snapshots=False, changes=False)
+        self._requests = Requests(
+            ctx.counters, ctx.loop.now_ns, ctx.log, ctx.limited, lambda request: self._sampling.order(request)
         )
         try:
             self._open()
@@ -95,16 +92,23 @@ class StatisticsWorker:
         if (monitor := daemon.monitor) is not None and monitor.interval_s and not monitor.is_held:
             udp, um = monitor.udp, monitor.um
             loop = self._ctx.loop
-            self._publishers[MONITOR] = UdpPublisher(udp) if udp is not None else UmPublisher(loop, um, monitor.topic)
+            target = ""
+            if udp is not None:
+                self._publishers[MONITOR] = UdpPublisher(udp)
+            else:
+                publisher = UmPublisher(loop, um, monitor.topic, self._on_command)
+                self._publishers[MONITOR], target = publisher, publisher.context.request_target
             extra = {
                 "interval_s": monitor.interval_s,
                 "format": monitor.format_module,
                 "transport": monitor.transport_module,
+                "topic": "" if udp is not None else monitor.topic,
+                "target": target or "none",
             }
-            log.info(LogEvent.STATISTICS_BEGIN, extra=extra | {"topic": "" if udp is not None else monitor.topic})
+            log.info(LogEvent.STATISTICS_BEGIN, extra=extra)
         if (one := daemon.daemon_monitor) is not None:
-            self._requests.rights = Rights(one.answers_snapshots, one.obeys_changes)
-            made = UmPublisher(self._ctx.loop, one.um, one.topic, self._requests.on_request)
+            self._rights = Rights(one.answers_snapshots, one.obeys_changes)
+            made = UmPublisher(self._ctx.loop, one.um, one.topic, self._on_request)
             self._publishers[DAEMON] = made
             if not one.lbm_config:
                 log.info(LogEvent.STATISTICS_DEFAULTS)
@@ -135,7 +139,15 @@ class StatisticsWorker:
         from supervisor.statistics.requests import Rights
 
         one = self._config.daemon.daemon_monitor
-        self._requests.rights = Rights(one is not None and one.answers_snapshots, one is not None and one.obeys_changes)
+        self._rights = Rights(one is not None and one.answers_snapshots, one is not None and one.obeys_changes)
+
+    def _on_request(self, request: UnicastRequest) -> None:
+        self._requests.answer(request, lambda data: self._rights.read(data, self._portals))
+
+    def _on_command(self, request: UnicastRequest) -> None:
+        from supervisor.statistics.requests import read_command
+
+        self._requests.answer(request, read_command)
 
     # from the thread
 

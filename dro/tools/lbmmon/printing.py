@@ -10,7 +10,7 @@ from typing import Final
 from dro.errors import DecodeError
 from dro.lbmmon.binary import decode_binary
 from dro.lbmmon.fields import CSV, PB
-from dro.lbmmon.packet import decode, module_of, split
+from dro.lbmmon.packet import decode, module_of
 from dro.lbmmon.records import DroStats, Unread
 from dro.standard_streams import say
 from dro.tools.lbm.ending import EndRequest
@@ -70,7 +70,7 @@ class Printer:
 
     def _text_of_packet(self, packet: bytes) -> str:
         """Make the text of a packet. Raises: DecodeError."""
-        if self.only and (module := _MODULES[module_of(split(packet)[1])]) != self.only:
+        if self.only and (module := _MODULES[module_of(packet)]) != self.only:
             raise DecodeError("lbmmon.format", f"it is {module}, not {self.only}")
         made = []
         for record in decode(packet, self.separator):

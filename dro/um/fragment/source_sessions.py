@@ -33,7 +33,7 @@ class SourceSessions:
         return list(self._users)
 
     def sessions(self) -> list[SenderTransport]:
-        """Those, and sessions that go on repairing what they had sent."""
+        """List all sessions, also those that only repair what they had sent."""
         return [*self._users, *self._lingering]
 
     def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:

@@ -13,7 +13,7 @@ from supervisor.statistics.intervals import (
     PORTAL_STATS,
     TOPOLOGY,
     WORDS,
-    Due,
+    DueGroup,
     IntervalsCore,
 )
 
@@ -28,24 +28,34 @@ def core(daemon: PublishingConfig = GUIDE, **portals: PublishingConfig) -> Inter
     return made
 
 
-def times(intervals: IntervalsCore, until_s: int) -> dict[Due, list[int]]:
-    found: dict[Due, list[int]] = {}
+def times(intervals: IntervalsCore, until_s: int) -> dict[DueGroup, list[int]]:
+    found: dict[DueGroup, list[int]] = {}
     while (at := intervals.next_deadline()) is not None and at <= s(until_s):
         for due in intervals.take_due(at):
-            found.setdefault(Due(due.group, due.portal), []).append(at // s(1))
+            found.setdefault(DueGroup(due.group, due.portal), []).append(at // s(1))
     return found
 
 
 def test_the_example_of_the_guide() -> None:
     found = times(core(P1=G1_TRD1, P2=NONE), 120)
-    assert found[Due(TOPOLOGY)] == found[Due(MALLOC_INFO)] == found[Due(PORTAL_STATS, "P2")] == list(range(3, 121, 3))
-    assert found[Due(PORTAL_STATS, "P1")] == list(range(6, 121, 6))
-    assert found[Due(GATEWAY_CONFIG)] == found[Due(PORTAL_CONFIG, "P1")] == found[Due(PORTAL_CONFIG, "P2")] == [120]
+    assert (
+        found[DueGroup(TOPOLOGY)]
+        == found[DueGroup(MALLOC_INFO)]
+        == found[DueGroup(PORTAL_STATS, "P2")]
+        == list(range(3, 121, 3))
+    )
+    assert found[DueGroup(PORTAL_STATS, "P1")] == list(range(6, 121, 6))
+    assert (
+        found[DueGroup(GATEWAY_CONFIG)]
+        == found[DueGroup(PORTAL_CONFIG, "P1")]
+        == found[DueGroup(PORTAL_CONFIG, "P2")]
+        == [120]
+    )
 
 
 def test_a_group_without_interval_and_default_is_not_sent_by_time_but_in_a_snapshot() -> None:
     intervals = core(PublishingConfig((("malloc-info", 5), ("portal-stats", 0))), P1=NONE)
-    assert set(times(intervals, 100)) == {Due(MALLOC_INFO)}
+    assert set(times(intervals, 100)) == {DueGroup(MALLOC_INFO)}
     assert [one.group for one in intervals.snapshot("", "")] == list(WORDS.values())
     assert all(one.is_forced for one in intervals.snapshot("", ""))
 
@@ -62,12 +72,12 @@ def test_a_request_changes_an_interval_at_once_and_for_all_portals_or_one() -> N
     intervals.order(PORTAL_STATS, "P 2", 1, s(10))
     intervals.order(MALLOC_INFO, "", 0, s(10))
     found = times(intervals, 100)
-    assert found[Due(PORTAL_STATS, "P 2")] == list(range(11, 101))
-    assert found[Due(PORTAL_STATS, "P1")] == [100]
-    assert Due(MALLOC_INFO) not in found
+    assert found[DueGroup(PORTAL_STATS, "P 2")] == list(range(11, 101))
+    assert found[DueGroup(PORTAL_STATS, "P1")] == [100]
+    assert DueGroup(MALLOC_INFO) not in found
     assert [one.portal for one in intervals.snapshot(PORTAL_CONFIG, "P 2")] == ["P 2"]
     intervals.order(PORTAL_STATS, "", 7, s(100))
-    assert set(times(intervals, 107)) >= {Due(PORTAL_STATS, "P1"), Due(PORTAL_STATS, "P 2")}
+    assert set(times(intervals, 107)) >= {DueGroup(PORTAL_STATS, "P1"), DueGroup(PORTAL_STATS, "P 2")}
 
 
 def test_what_is_late_is_sent_once() -> None:
@@ -83,9 +93,9 @@ def test_a_request_lasts_over_another_process_and_a_changed_configuration() -> N
     following.restore(intervals.ordered(), 0)
     following.configure(PublishingConfig((("default", 50),)), {"P1": NONE, "P2": NONE}, 0)
     found = times(following, 10)
-    assert found == {Due(PORTAL_STATS, "P1"): [2, 4, 6, 8, 10]}
+    assert found == {DueGroup(PORTAL_STATS, "P1"): [2, 4, 6, 8, 10]}
     following.configure(PublishingConfig((("default", 50),)), {"P2": NONE}, s(10))
-    assert Due(PORTAL_STATS, "P1") not in times(following, 200)
+    assert DueGroup(PORTAL_STATS, "P1") not in times(following, 200)
     assert following.portals == {"P2"}
 
 
@@ -93,8 +103,8 @@ def test_what_goes_on_as_before_keeps_its_time() -> None:
     intervals = core(PublishingConfig((("default", 10),)), P1=NONE)
     intervals.configure(PublishingConfig((("default", 10),)), {"P1": NONE, "P2": NONE}, s(5))
     found = times(intervals, 15)
-    assert found[Due(PORTAL_STATS, "P1")] == [10]
-    assert found[Due(PORTAL_STATS, "P2")] == [15]
+    assert found[DueGroup(PORTAL_STATS, "P1")] == [10]
+    assert found[DueGroup(PORTAL_STATS, "P2")] == [15]
 
 
 @pytest.mark.parametrize("group", ["", *WORDS.values()])

@@ -17,8 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dro.bus import library_rows as module
-from dro.bus.library_rows import (
+from dro.errors import ResourceError
+from dro.metrics import library_rows as module
+from dro.metrics.library import CONTEXT, EVENT_QUEUE, NO_SAMPLE, RECEIVER, SOURCE, library_figures
+from dro.metrics.library_rows import (
     HEADER_CELLS,
     LAYOUT_VERSION,
     QUEUE,
@@ -31,8 +33,6 @@ from dro.bus.library_rows import (
     LibraryRows,
     read_library,
 )
-from dro.errors import ResourceError
-from dro.metrics.library import CONTEXT, EVENT_QUEUE, NO_SAMPLE, RECEIVER, SOURCE, library_figures
 
 INSTANCE: Final = b"instance"
 SOURCE_STRING: Final = "LBTRM:10.0.0.1:14390:a1b2c3d4:224.1.1.1:14400"
