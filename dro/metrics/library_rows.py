@@ -5,7 +5,7 @@ of objects that it has as well, so no counter falls. Layout of the file, all u64
 layout version, rows in use), then rows: how often it was written, kind and flags (0: free), object id, instance,
 domain id, length of the source string, the source string, and two copies of the values. A writer fills the older copy
 and then adds one to the first cell, so whoever is killed in between leaves what was there. The file is sparse; memory
-for rows is allocated before it is used.
+for rows is allocated before it is used, and a file has its header before it has its name.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dro.errors import ResourceError
-from dro.metrics.library import CONTEXT, RECEIVER, SOURCE, after, library_figures
+from dro.metrics.library import AFTER, CONTEXT, EVENT_QUEUE, RECEIVER, SOURCE, library_figures
 from dro.os_errors import remedy_of
 
 LIBRARY: Final = "library"
 """Begins the names of such files; the index of the worker follows."""
 MAGIC: Final = int.from_bytes(b"DROLIBR\x00", "little")
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 HEADER_CELLS: Final = 8
-VALUES: Final = 32
+VALUES: Final = 64
 SOURCE_BYTES: Final = 128
 ROWS_MAX: Final = 1 << 16
 STEP: Final = 64  # rows that get memory at once
@@ -36,11 +37,11 @@ _COPIES: Final = _SOURCE + SOURCE_BYTES // 8
 ROW_CELLS: Final = _COPIES + 2 * VALUES + 2
 _FILE_BYTES: Final = 8 * (HEADER_CELLS + ROWS_MAX * ROW_CELLS)
 _TRIES: Final = 100
-_OBJECTS: Final = (SOURCE, RECEIVER, CONTEXT)
-SENDING, RECEIVING = "src_ctx", "rcv_ctx"
-PARTS: Final = (SENDING, RECEIVING)
-"""Ends of the application ids that contexts of a portal have."""
-_TRANSPORTS: Final = ("", "tcp", "lbtrm")  # never another order
+_OBJECTS: Final = (SOURCE, RECEIVER, CONTEXT, EVENT_QUEUE)  # this and what follows: never another order
+SENDING, RECEIVING, QUEUE = "src_ctx", "rcv_ctx", "event_queue"
+PARTS: Final = (SENDING, RECEIVING, QUEUE)
+"""Ends of the application ids of a portal."""
+_TRANSPORTS: Final = ("", "tcp", "lbtrm")
 _MIM: Final = 1 << 24
 _U64: Final = (1 << 64) - 1
 
@@ -76,110 +77,99 @@ class LibraryRow:
 class LibraryRows:
     """The rows that a portal writes."""
 
-    def __init__(self, fd: int, area: mmap.mmap, former: Mapping[LibraryKey, tuple[int, LibraryRow]]) -> None:
+    def __init__(self, fd: int, area: mmap.mmap) -> None:
         self._fd = fd
         self._area = area
         self._cells: Any = memoryview(area).cast("Q")
-        self._former = dict(former)
-        self._at = {key: at for key, (at, _) in former.items()}
-        self._base: dict[LibraryKey, tuple[int, ...]] = {}
-        taken = set(self._at.values())
+        self._former = {row.key: (at, row) for at, row in _rows(self._cells)}  # that this process has not shown yet
+        self._shown: dict[LibraryKey, tuple[int, tuple[int, ...]]] = {}  # where it is, and what was there before
+        taken = {at for at, _ in self._former.values()}
         count = self._cells[2]
         every = range(HEADER_CELLS, HEADER_CELLS + count * ROW_CELLS, ROW_CELLS)
-        self._free = [at for at in every if at not in taken]
+        self._free: list[int] = []
+        for at in every:
+            if at not in taken:
+                self._release(at)
         self._allocated = -(-count // STEP) * STEP
-        self.not_shown = 0
-        """Objects that there was no room for."""
+        self._left_out: set[LibraryKey] = set()
 
     @classmethod
     def open(cls, path: Path) -> LibraryRows:
         """Open what a former process has left, or make the file. Raises: ResourceError."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                if os.fstat(fd).st_size not in (0, _FILE_BYTES):
-                    os.ftruncate(fd, 0)
-                os.ftruncate(fd, _FILE_BYTES)
-                os.posix_fallocate(fd, 0, 8 * HEADER_CELLS)
-                area = mmap.mmap(fd, _FILE_BYTES)
-            except OSError:
-                os.close(fd)
-                raise
+                return cls(*_mapped(path))
+            except (FileNotFoundError, _NotOurs):
+                new = path.with_name(f"{path.name}.new")
+                new.unlink(missing_ok=True)
+                _create(new)
+                new.replace(path)
+                return cls(*_mapped(path))
         except OSError as e:
             raise ResourceError(f"no room for {path}: {e.strerror}", remedy=remedy_of(e.errno)) from e
-        with memoryview(area) as whole, whole.cast("Q") as cells:
-            if not _is_ours(cells):
-                cells[1], cells[2] = LAYOUT_VERSION, 0
-                cells[0] = MAGIC
-            former = {row.key: (at, row) for at, row in _rows(cells)}
-        return cls(fd, area, former)
+
+    @property
+    def not_shown(self) -> int:
+        """Objects so far that there was no room for."""
+        return len(self._left_out)
 
     def show(
         self, key: LibraryKey, values: Sequence[int], *, instance: bytes, domain_id: int, is_mim: bool = False
     ) -> None:
         """Write the values of an object, since this process began, in the order of `library_figures`."""
         figures = library_figures()[key.kind, key.transport]
-        base = self._base.get(key)
-        if base is None:
-            at = self._claim(key, instance, domain_id, is_mim=is_mim)
-            if at is None:
-                return
-            base = self._base[key]
-        at = self._at[key]
-        shown = [after(f, former, value) & _U64 for f, former, value in zip(figures, base, values, strict=True)]
+        place = self._shown.get(key) or self._claim(key, is_mim=is_mim)
+        if place is None:
+            self._left_out.add(key)
+            return
+        at, base = place
         cells = self._cells
+        cells[at + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
+        cells[at + _DOMAIN] = domain_id
+        shown = [AFTER[f.behaviour](former, new) & _U64 for f, former, new in zip(figures, base, values, strict=True)]
         written = cells[at + _WRITTEN] + 1
         copy = at + _COPIES + VALUES * (written & 1)
-        for n, value in enumerate(shown):
-            cells[copy + n] = value
-        cells[at + _DOMAIN] = domain_id
+        cells[copy : copy + len(shown)] = array("Q", shown)
         cells[at + _WRITTEN] = written
 
-    def keys(self) -> set[LibraryKey]:
-        """Objects that this process has shown."""
-        return set(self._base)
-
     def free(self, key: LibraryKey) -> None:
-        """Take out an object that is not there any more."""
-        if self._base.pop(key, None) is not None:
-            self._release(self._at.pop(key))
+        """Take out an object that this process has shown, and that is not there any more."""
+        if (place := self._shown.pop(key, None)) is not None:
+            self._release(place[0])
 
     def forget_former(self) -> None:
         """Take out what the former process has left and this one has not shown."""
-        for key in self._former:
-            if key not in self._base and key in self._at:
-                self._release(self._at.pop(key))
+        for at, _ in self._former.values():
+            self._release(at)
         self._former.clear()
 
-    def _claim(self, key: LibraryKey, instance: bytes, domain_id: int, *, is_mim: bool) -> int | None:
+    def _claim(self, key: LibraryKey, *, is_mim: bool) -> tuple[int, tuple[int, ...]] | None:
+        """Find the row of an object that is shown first, and what is in it; None when there is no room."""
         figures = library_figures()[key.kind, key.transport]
-        known = self._former.get(key)
-        cells = self._cells
-        if known is not None and key in self._at:
+        if (known := self._former.pop(key, None)) is not None:
             at, row = known
-            self._base[key] = tuple(row.values[_path(key.transport, figure.name)] for figure in figures)
-            cells[at + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
-            return at
-        source = key.source.encode()
-        free = self._take_row() if len(source) <= SOURCE_BYTES else None
-        if free is None:
-            self.not_shown += 1
-            return None
-        cells[free + _OBJECT] = secrets.randbits(63) | 1
-        cells[free + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
-        cells[free + _DOMAIN] = domain_id
-        cells[free + _LENGTH] = len(source)
-        padded = source.ljust(SOURCE_BYTES, b"\0")
-        for n in range(SOURCE_BYTES // 8):
-            cells[free + _SOURCE + n] = int.from_bytes(padded[8 * n : 8 * n + 8], "little")
-        for n in range(2 * VALUES):
-            cells[free + _COPIES + n] = 0
+            base = tuple([row.values[_path(key.transport, figure.name)] for figure in figures])
+        else:
+            source = key.source.encode()
+            free = self._take_row() if len(source) <= SOURCE_BYTES else None
+            if free is None:
+                return None
+            at, base = free, tuple([figure.at_first for figure in figures])
+            self._fill(at, key, source, base, is_mim=is_mim)
+        self._shown[key] = at, base
+        return at, base
+
+    def _fill(self, at: int, key: LibraryKey, source: bytes, base: Sequence[int], *, is_mim: bool) -> None:
+        """Write all of a free row, its kind last: then it is seen."""
+        cells = self._cells
         kind = 1 + _OBJECTS.index(key.kind) + (PARTS.index(key.part) << 8) + (_TRANSPORTS.index(key.transport) << 16)
-        cells[free + _WRITTEN] += 1
-        cells[free + _KIND] = kind | (_MIM if is_mim else 0)
-        self._at[key] = free
-        self._base[key] = tuple(_U64 if figure.behaviour == "minimum" else 0 for figure in figures)
-        return free
+        head = [secrets.randbits(63) | 1, 0, 0, len(source)]
+        cells[at + _OBJECT : at + _SOURCE] = array("Q", head)
+        cells[at + _SOURCE : at + _COPIES] = memoryview(source.ljust(SOURCE_BYTES, b"\0")).cast("Q")
+        copy = array("Q", [*base, *[0] * (VALUES - len(base))])
+        cells[at + _COPIES : at + _COPIES + 2 * VALUES] = copy + copy
+        cells[at + _WRITTEN] += 1
+        cells[at + _KIND] = kind | (_MIM if is_mim else 0)
 
     def _take_row(self) -> int | None:
         if self._free:
@@ -213,23 +203,47 @@ class LibraryRows:
 def read_library(path: Path) -> list[LibraryRow]:
     """Read all rows, also while they are written. Raises: ResourceError when it is no such file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            if os.fstat(fd).st_size != _FILE_BYTES:
-                raise ResourceError(f"{path} has no rows of the UM library")
-            area = mmap.mmap(fd, _FILE_BYTES, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+        fd, area = _mapped(path, readonly=True)
+    except _NotOurs as e:
+        raise ResourceError(f"{path} has no rows of the UM library of layout {LAYOUT_VERSION}") from e
     except OSError as e:
         raise ResourceError(f"cannot open {path}: {e.strerror}") from e
+    os.close(fd)
     with area, memoryview(area) as whole, whole.cast("Q") as cells:
-        if not _is_ours(cells):
-            raise ResourceError(f"{path} has no rows of layout {LAYOUT_VERSION}")
         return [row for _, row in _rows(cells)]
 
 
-def _is_ours(cells: memoryview) -> bool:
-    return bool(cells[0] == MAGIC and cells[1] == LAYOUT_VERSION and cells[2] <= ROWS_MAX)
+class _NotOurs(Exception):
+    """Says that a file has another content or layout."""
+
+
+def _mapped(path: Path, *, readonly: bool = False) -> tuple[int, mmap.mmap]:
+    """Open a file that has the layout of now. Raises: OSError, _NotOurs."""
+    fd = os.open(path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_size != _FILE_BYTES:
+            raise _NotOurs
+        area = mmap.mmap(fd, _FILE_BYTES, access=mmap.ACCESS_READ if readonly else mmap.ACCESS_WRITE)
+        with memoryview(area) as whole, whole.cast("Q") as cells:
+            is_ours = cells[0] == MAGIC and cells[1] == LAYOUT_VERSION and cells[2] <= ROWS_MAX
+        if not is_ours:
+            area.close()
+            raise _NotOurs
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, area
+
+
+def _create(path: Path) -> None:
+    """Make a file without rows. Raises: OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, _FILE_BYTES)
+        os.posix_fallocate(fd, 0, 8 * HEADER_CELLS)
+        os.pwrite(fd, array("Q", [MAGIC, LAYOUT_VERSION, 0]).tobytes(), 0)
+    finally:
+        os.close(fd)
 
 
 def _rows(cells: memoryview) -> list[tuple[int, LibraryRow]]:

@@ -15,7 +15,7 @@ from typing import Final
 from dro.bus.actor import WorkerContext
 from dro.bus.messages import Origin, PortalUp, Trouble
 from dro.clock import ms
-from dro.config.dro_xml.model import DroConfig, EndpointConfig, statistics_on
+from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.devices.follower import DeviceFollower
@@ -130,7 +130,9 @@ class EndpointPortal:
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         self._library: LibraryStatistics | None = None
         if library is not None:
-            self._library = LibraryStatistics(library, ctx.counters, self.receiving, self.sending)
+            self._library = LibraryStatistics(
+                library, ctx.counters, ctx.loop, self.receiving, self.sending, ctx.limited
+            )
         ctx.on_reconfigure = self._on_reconfigure
         self._losses = Losses()
         self.receiving.joined.on_lost = self._on_lost
@@ -289,13 +291,13 @@ class EndpointPortal:
     def stop(self) -> int:
         had_sources = bool(self.sources)
         if self._library is not None:
-            self._library.refresh(is_last=True)
+            self._library.finish()
         self.sources.close_all()
         return STOP_GRACE_NS if had_sources else 0
 
     def close(self) -> None:
         if self._library is not None:
-            self._library.refresh(is_last=True)
+            self._library.finish()
         self.sending.close()
         self.receiving.close()
 
@@ -352,7 +354,7 @@ class EndpointPortal:
 
 def run_endpoint(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:
     """Main function of the worker."""
-    EndpointPortal(ctx, endpoint, library=open_rows(ctx) if statistics_on(config) else None)
+    EndpointPortal(ctx, endpoint, library=open_rows(ctx, config))
     follower = DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)))
     ctx.ready()
     ctx.run()
