@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from dro.errors import ResourceError
 from dro.metrics.library import AFTER, CONTEXT, EVENT_QUEUE, RECEIVER, SOURCE, library_figures
@@ -26,7 +27,9 @@ from dro.os_errors import remedy_of
 LIBRARY: Final = "library"
 """Begins the names of such files; the index of the worker follows."""
 MAGIC: Final = int.from_bytes(b"DROLIBR\x00", "little")
-LAYOUT_VERSION: Final = 2
+_FIGURES: Final = [(key, [(f.name, f.behaviour) for f in figures]) for key, figures in library_figures().items()]
+LAYOUT_VERSION: Final = 2 | crc32(repr(_FIGURES).encode()) << 8
+"""Another table of figures is another layout: the rows then begin anew."""
 HEADER_CELLS: Final = 8
 VALUES: Final = 64
 SOURCE_BYTES: Final = 128
@@ -205,7 +208,7 @@ def read_library(path: Path) -> list[LibraryRow]:
     try:
         fd, area = _mapped(path, readonly=True)
     except _NotOurs as e:
-        raise ResourceError(f"{path} has no rows of the UM library of layout {LAYOUT_VERSION}") from e
+        raise ResourceError(f"{path} has no rows of the UM library as this program has them") from e
     except OSError as e:
         raise ResourceError(f"cannot open {path}: {e.strerror}") from e
     os.close(fd)
