@@ -208,7 +208,7 @@ def read_library(path: Path) -> list[LibraryRow]:
     try:
         fd, area = _mapped(path, readonly=True)
     except _NotOurs as e:
-        raise ResourceError(f"{path} has no rows of the UM library as this program has them") from e
+        raise ResourceError(f"{path} has no rows of the UM library in the layout of this program") from e
     except OSError as e:
         raise ResourceError(f"cannot open {path}: {e.strerror}") from e
     os.close(fd)
