@@ -63,11 +63,11 @@ def main(given: Sequence[str] | None = None) -> None:
                     before, received, began = all_cpu_s(site), board[3], time.monotonic()
                     time.sleep(options.seconds)
                     passed_s, after = time.monotonic() - began, all_cpu_s(site)
-                    rate = (board[3] - received) / passed_s
+                    flow = (board[3] - received) / passed_s
                     costs = {name: 100 * (after[name] - before[name]) / passed_s for name in before}
                     found[is_on].append(costs)
                     shown = ", ".join(f"{name} {value:.2f} %" for name, value in costs.items())
-                    print(f"{'on ' if is_on else 'off'}: {rate:,.0f} messages/s; processor time: {shown}", flush=True)
+                    print(f"{'on ' if is_on else 'off'}: {flow:,.0f} messages/s; processor time: {shown}", flush=True)
 
         def forwarding(costs: dict[str, float]) -> float:
             return sum(value for name, value in costs.items() if name != STATISTICS)
