@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dro.errors import ResourceError
-from dro.metrics.library import AFTER, CONTEXT, EVENT_QUEUE, RECEIVER, SOURCE, library_figures
+from dro.metrics.library import CONTEXT, EVENT_QUEUE, RECEIVER, SOURCE, library_figures
 from dro.os_errors import remedy_of
 
 LIBRARY: Final = "library"
@@ -126,7 +126,7 @@ class LibraryRows:
         cells = self._cells
         cells[at + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
         cells[at + _DOMAIN] = domain_id
-        shown = [AFTER[f.behaviour](former, new) & _U64 for f, former, new in zip(figures, base, values, strict=True)]
+        shown = [figure.after(former, new) & _U64 for figure, former, new in zip(figures, base, values, strict=True)]
         written = cells[at + _WRITTEN] + 1
         copy = at + _COPIES + VALUES * (written & 1)
         cells[copy : copy + len(shown)] = array("Q", shown)

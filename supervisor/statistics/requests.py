@@ -26,7 +26,7 @@ PER_S: Final = 20
 """Requests that are answered in a second; of more nothing is heard but a count."""
 SHOWN: Final = 80  # characters of a request in the log
 INTERVAL: Final = "interval"
-NODE_TYPES: Final = ("ALL_NODES", "CONTEXT", "SOURCE", "RECEIVER", "GATEWAY")
+NODE_TYPES: Final = ("ALL_NODES", "CONTEXT", "SOURCE", "RECEIVER", "EVENT_QUEUE", "GATEWAY")
 """Kinds of objects that a DRO publishes."""
 COMMANDS: Final = ("SET_INTERVAL", "CLEAR_INTERVAL", "SAMPLE", "SNAP")
 

@@ -50,7 +50,9 @@ _AGE: Final = slice(12, 20)  # of another DRO, in what follows the header: grows
 
 
 EVERYTHING: Final = MonitorCommand("SAMPLE")
-_KINDS: Final = {"CONTEXT": "context", "SOURCE": "source_transport", "RECEIVER": "receiver_transport"}
+_KINDS: Final = {
+    "CONTEXT": "context", "SOURCE": "source_transport", "RECEIVER": "receiver_transport", "EVENT_QUEUE": "event_queue",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
