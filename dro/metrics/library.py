@@ -28,7 +28,7 @@ def _latest(_: int, value: int) -> int:
 AFTER: Final[Mapping[str, Callable[[int, int], int]]] = {
     "counter": add, "total": max, "minimum": min, "maximum": max, "gauge": _latest, "mean": _latest,
 }  # fmt: skip
-"""By behaviour: what is shown when the former process left one value and the new one has another."""
+"""By behaviour, see `LibraryFigure.after`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class LibraryFigure:
     name: str
     behaviour: str
     why_zero: str
+    after: Callable[[int, int], int]
+    """What is shown when the former process left one value and the new one has another."""
 
     @property
     def at_first(self) -> int:
@@ -52,5 +54,6 @@ def library_figures() -> Mapping[tuple[str, str], tuple[LibraryFigure, ...]]:
     found: dict[tuple[str, str], tuple[LibraryFigure, ...]] = {}
     for row in csv.DictReader(text.splitlines()):
         key = row["kind"], row["transport"]
-        found[key] = (*found.get(key, ()), LibraryFigure(row["name"], row["behaviour"], row["why_zero"]))
+        figure = LibraryFigure(row["name"], row["behaviour"], row["why_zero"], AFTER[row["behaviour"]])
+        found[key] = (*found.get(key, ()), figure)
     return found

@@ -25,7 +25,7 @@ def test_each_behaviour_is_known_and_fits_the_name() -> None:
     ends = {"_min": "minimum", "_mean": "mean", "_max": "maximum", "_tot": "counter"}
     figures = [figure for several in library_figures().values() for figure in several]
     for figure in figures:
-        assert figure.behaviour in AFTER
+        assert figure.after is AFTER[figure.behaviour]
         for end, behaviour in ends.items():
             assert not figure.name.endswith(end) or figure.behaviour == behaviour
         assert figure.at_first == (NO_SAMPLE if figure.name.endswith("_min") else 0)

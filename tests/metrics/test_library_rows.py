@@ -145,8 +145,14 @@ def test_a_minimum_of_nothing_is_the_highest_number_from_the_beginning(
     path: Path, rows: LibraryRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed between the first two steps leaves a row that the next one can go on with."""
-    monkeypatch.setattr(module, "AFTER", {})
-    with pytest.raises(KeyError):
+    claim = rows._claim
+
+    def cut_off(key: LibraryKey, *, is_mim: bool) -> None:
+        claim(key, is_mim=is_mim)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rows, "_claim", cut_off)
+    with pytest.raises(KeyboardInterrupt):
         show(rows, SESSION)
     values = row(path, SESSION).values
     assert {name for name, value in values.items() if value} == {"lbtrm.nak_stm_min", "lbtrm.nak_tx_min"}
