@@ -19,7 +19,6 @@ MAX_REQUEST: Final = 255
 SECONDS_MAX: Final = (1 << 31) - 1
 OF_PORTALS: Final = ("pcfg", "pstat")
 GROUPS: Final = ("ri", "gcfg", *OF_PORTALS, "mallinfo")
-_REQUEST: Final = re.compile(rb'[ \t]*(?:"([^"\0]{1,255})"[ \t]+)?([^"\0]*?)[ \t]*\0?', re.DOTALL)
 _BLANKS: Final = re.compile(r"[ \t]+")
 _WITH_DATA: Final = ("SET_INTERVAL", "SET_FILTER_OPTIONS", "SET_DEBUG_INFO")
 
@@ -41,12 +40,16 @@ def parse_request(body: bytes) -> ControlRequest:
     """Read the text of a request. Raises: DecodeError, whose `why` is for the reply."""
     if len(body) > MAX_REQUEST:
         raise DecodeError("request", "request too long")
-    found = _REQUEST.fullmatch(body)
-    if found is None:
+    text, name = body.removesuffix(b"\0").strip(b" \t"), b""
+    if text.startswith(b'"'):
+        name, quote, text = text[1:].partition(b'"')
+        if not (name and quote and text[:1] in (b" ", b"\t")):
+            raise DecodeError("request", "unknown request")
+    if b"\0" in name + text or b'"' in text:
         raise DecodeError("request", "unknown request")
-    portal = None if found[1] is None else found[1].decode(errors="replace")
+    portal = name.decode(errors="replace") if name else None
     groups = GROUPS if portal is None else OF_PORTALS
-    match _BLANKS.split(found[2].decode("latin-1")):
+    match _BLANKS.split(text.strip(b" \t").decode("latin-1")):
         case ["version" | "snap" as verb] if portal is None:
             return ControlRequest(verb)
         case ["snap", group] if group in groups:

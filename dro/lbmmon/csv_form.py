@@ -6,7 +6,6 @@ Source: UM operations guide, monitoring, format module csv; version 5, of which 
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Final
 
 from dro.errors import DecodeError
@@ -86,26 +85,33 @@ def _number(text: str) -> int:
     return int(text, 16)
 
 
-@cache
-def _pattern(separator: str) -> re.Pattern[str]:
-    end = re.escape(separator)
-    return re.compile(rf"""[ \t]*(?:"([^"]*)"|'([^']*)'|((?:(?!{end})[^"'])*))[ \t]*(?:{end}|$)""", re.DOTALL)
-
-
 def _fields(text: str, separator: str) -> list[str]:
     """Split a text; without a separator, it is what follows the first field, blanks only if nothing else does."""
     if not separator:
         first = _FIRST.match(text)
         blanks, follows = first.groups() if first else ("", "")
         separator = blanks[:1] if blanks and (not follows or follows in "0123456789abcdefABCDEF\"'") else follows
-    pattern, at, found = _pattern(separator or ","), 0, list[str]()
-    while at <= len(text):
-        one = pattern.match(text, at)
-        if one is None:
-            raise DecodeError("lbmmon.csv", "a text is not closed", at)
-        double, single, plain = one.groups()
-        found.append(double if double is not None else single if single is not None else plain.strip())
-        if one.end() == len(text):
+    separator = separator or ","
+    blanks = " \t".replace(separator, "")
+    at, found = 0, list[str]()
+    while True:
+        while at < len(text) and text[at] in blanks:
+            at += 1
+        quote = text[at : at + 1]
+        if quote and quote in "\"'":
+            close = text.find(quote, at + 1)
+            end = close + 1
+            while 0 < end < len(text) and text[end] in blanks:
+                end += 1
+            if close < 0 or (not text.startswith(separator, end) and end < len(text)):
+                raise DecodeError("lbmmon.csv", "a text is not closed", at)
+            found.append(text[at + 1 : close])
+        else:
+            end = text.find(separator, at)
+            end = len(text) if end < 0 else end
+            found.append(text[at:end].strip())
+            if '"' in found[-1] or "'" in found[-1]:
+                raise DecodeError("lbmmon.csv", "a text is not closed", at)
+        at = end + len(separator)
+        if end >= len(text) or at >= len(text):
             return found
-        at = one.end()
-    return found

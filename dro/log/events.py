@@ -155,6 +155,7 @@ class LogEvent(StrEnum):
     HISTORY_NOT_WRITTEN = "history is not written", _ERROR, "reason"
     HISTORY_WRITTEN_AGAIN = "history is written again", _INFO, "folder"
     STATISTICS_BEGIN = "statistics over UM begin", _INFO, "interval_s format transport topic target"
+    STATISTICS_NOT_OPEN = "statistics over UM do not begin, tried again", _ERROR, "element reason"
     STATISTICS_DEFAULTS = "no lbm-config for daemon statistics, defaults hold", _NOTICE, "", "Gwd-10958-1"
     DAEMON_STATISTICS_BEGIN = "daemon statistics begin", _INFO, "topic target"
     LIBRARY_NOT_SHOWN = "statistics of the UM library are not shown", _WARNING, "reason remedy"

@@ -27,6 +27,8 @@ from supervisor.history.tables import MAX_LONG
 SOURCE: Final = "import"
 BATCH: Final = 500
 """Messages between two commits."""
+DROS_MAX, RUNS_MAX = 8192, 1000
+"""DROs, and runs of each, that are remembered."""
 _FIRST: Final = "Gateway_Portal_"
 _PARTS: Final = ("_rcv_ctx", "_src_ctx", "_event_queue")
 Row = dict[str, Any]
@@ -105,6 +107,9 @@ class Importer:
         if not dro or not told.sender.time_s or is_ahead(told.sender.time_s * US_PER_S) or not fits(dro):
             self.unread(f"a message of a DRO without a name or time that can be, of process {told.sender.pid}")
             return
+        if dro not in self._runs and len(self._runs) >= DROS_MAX:
+            self.unread(f"a message of one more DRO than {DROS_MAX}, of process {told.sender.pid}")
+            return
         self.counts["messages of DROs"] += 1
         base: Row = {"ts": told.sender.time_s * US_PER_S, "source": SOURCE}
         rows = [_portal(portal) for portal in stats.portals]
@@ -130,7 +135,8 @@ class Importer:
     def _run(self, dro: str, told: DroStats, rows: Iterable[Row]) -> int:
         """Find when the run of the message began (us)."""
         values = {
-            row["portal"]: {name: row[name] for name in _counters(row["portal_type"]) if name in row} for row in rows
+            row["portal"]: {name: row[name] for name in _counters(row["portal_type"]) if row.get(name) is not None}
+            for row in rows
         }
         ts = told.sender.time_s * US_PER_S
         known = self._runs.get(dro)
@@ -143,7 +149,7 @@ class Importer:
         )
         runs: list[int] = [0] if known is None else known["runs"]
         if known is not None and (fell or known["pid"] != told.sender.pid):
-            runs = [*runs, ts]
+            runs = [*runs[-RUNS_MAX:], ts]
         self._runs[dro] = {"runs": runs, "pid": told.sender.pid, "ts": ts, "values": values}
         return runs[-1]
 

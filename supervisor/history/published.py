@@ -107,6 +107,9 @@ class PublishedStatistics:
             self._importer.take([message for message in decode(packet) if not isinstance(message, Unread)])
         except DecodeError as e:
             self._importer.unread(str(e))
+        except Exception as e:  # what a stranger sends ends nothing
+            _log.exception("a packet of statistics")
+            self._importer.unread(repr(e))
 
     def _write(self, *, is_new: bool) -> None:
         """Write what was taken, and Parquet files when it is time, as often as it takes, until the program ends."""

@@ -72,7 +72,7 @@ FAULT_PAUSE_S: Final = 0.05  # after a turn that failed, as the next one may fai
 
 OBSERVERS: Final = {Role.MONITOR: EVENTS_SOCKET, Role.HISTORY: HISTORY_SOCKET}
 """Those of the observers, which look at the others and end after them, that are told of log events, and where."""
-OBSERVER_GRACE_MS: Final = {Role.MONITOR: 500, Role.HISTORY: 5_000, Role.STATISTICS: 5_000}
+OBSERVER_GRACE_MS: Final = {Role.MONITOR: 500, Role.HISTORY: 5_000, Role.STATISTICS: 2_000}
 
 EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1

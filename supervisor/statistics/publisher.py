@@ -22,7 +22,10 @@ from dro.um.message.events import UsageError, WouldBlock
 from dro.um.message.requests import UnicastRequest
 
 CONTEXT_NAME: Final = "29west_statistics_context"
-_PACED: Final = ("source", "transport_tcp_multiple_receiver_behavior")
+_UNLESS_SET: Final = (
+    ("source", "transport_tcp_multiple_receiver_behavior", "source_paced"),
+    ("context", "request_tcp_reuseaddr", 1),  # a fixed port is had again at once, whoever was connected to it
+)
 MAX_DATAGRAM: Final = 65_507  # bytes, of UDP over IPv4
 
 
@@ -44,6 +47,17 @@ class Publisher(Protocol):
     def has_left(self) -> bool:
         """Has all that was sent left this host, as far as its receivers take it?"""
 
+    @property
+    def topic(self) -> str:
+        """Topic that is sent on; empty for datagrams."""
+
+    @property
+    def target(self) -> str:
+        """Where requests to it go; `none` without a port for them."""
+
+    def change_topic(self, topic: str) -> None:
+        """Send on another topic. Raises: ResourceError, ConfigError."""
+
     def close(self) -> None: ...
 
 
@@ -55,8 +69,9 @@ class UmPublisher:
         self, loop: Loop, options: UmOptions, topic: str, on_request: Callable[[UnicastRequest], object]
     ) -> None:
         """Raises: ResourceError, ConfigError."""
-        if not options.is_set(*_PACED):
-            options = options.with_(*_PACED, "source_paced")
+        for scope, name, value in _UNLESS_SET:
+            if not options.is_set(scope, name):
+                options = options.with_(scope, name, value)
         self.context = MessageContext(Config(options), loop, name=CONTEXT_NAME)
         self.context.on_request = on_request
         try:
@@ -64,6 +79,19 @@ class UmPublisher:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def topic(self) -> str:
+        return self._source.topic
+
+    @property
+    def target(self) -> str:
+        return self.context.request_target or "none"
+
+    def change_topic(self, topic: str) -> None:
+        made = self.context.source(topic, DEFAULTS)
+        self._source.close()
+        self._source = made
 
     def send(self, message: bytes) -> str:
         try:
@@ -137,6 +165,12 @@ class UdpPublisher:
     @property
     def has_left(self) -> bool:
         return True
+
+    topic = ""
+    target = "none"
+
+    def change_topic(self, topic: str) -> None:
+        """Go on: datagrams have no topic."""
 
     def close(self) -> None:
         self._socket.close()

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from supervisor.statistics.publisher import Publisher
     from supervisor.statistics.sampling import Outgoing
 
+Carrier = tuple[str, object]
 NICE: Final = 5
 """Lets portals come first where processors are scarce."""
+AGAIN_NS: Final = s(5)
+"""Between two attempts to open what could not be had."""
 TURN_NS: Final = ms(10)
 TURN_BYTES: Final = 32 << 10
 """Sent at once: sessions have room for so much, so that no receiver that reads misses any."""
-LEAVE_NS: Final = s(2)
+LEAVE_NS: Final = s(1)
 """How long the last messages are given to leave, for receivers that take them."""
 MAX_WAITING: Final = 16 << 20
 """Bytes of messages that wait while receivers do not take what was sent before; what comes then is dropped."""
@@ -49,7 +52,6 @@ class StatisticsWorker:
     """Owns what messages leave by, and the thread that makes them."""
 
     def __init__(self, ctx: WorkerContext, config: DroConfig) -> None:
-        """Raises: ResourceError, ConfigError when a context or socket cannot be had."""
         from supervisor.statistics.requests import Requests, Rights
         from supervisor.statistics.sampling import Sampling
 
@@ -59,18 +61,15 @@ class StatisticsWorker:
         self._waiting_bytes = 0
         self._is_sending = self._is_failing = False
         self._leave_ns = 0  # until when the last messages may leave; 0 while there are more to come
+        self._host = "0.0.0.0"
         self._portals = [portal.name for portal in config.all_portals]
         self._rights = Rights(snapshots=False, changes=False)
+        self._take_rights()
         self._requests = Requests(
             ctx.counters, ctx.loop.now_ns, ctx.log, ctx.limited, lambda request: self._sampling.order(request)
         )
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
+        self._open_all()
         watch = DroObserver(ctx.run_dir, first_status(ctx, config))
-        self._host = next((p.host for p in self._publishers.values()), "0.0.0.0")
         self._sampling = Sampling(watch, config, ctx.kept, lambda: self._host, self._put, self._tell)
 
     def start(self) -> None:
@@ -84,58 +83,74 @@ class StatisticsWorker:
             publisher.close()
         self._publishers.clear()
 
-    def _open(self) -> None:
-        """Open what is configured. Raises: ResourceError, ConfigError."""
-        from supervisor.statistics.publisher import UdpPublisher, UmPublisher
-        from supervisor.statistics.requests import Rights
-        from supervisor.statistics.sampling import DAEMON, MONITOR
+    def _open_all(self) -> None:
+        """Open what is configured and not open; what cannot be had is tried again, and keeps nothing else waiting."""
+        is_whole = True
+        for kind in _carriers(self._config).keys() - self._publishers.keys():
+            try:
+                self._open(kind)
+            except DroError as e:
+                is_whole = False
+                self._ctx.limited(LogEvent.STATISTICS_NOT_OPEN, extra={"element": f"<{kind}>", "reason": str(e)})
+        if not is_whole:
+            self._ctx.loop.call_later(AGAIN_NS, self._open_all)
 
-        daemon, log = self._config.daemon, self._ctx.log
-        if (monitor := daemon.monitor) is not None and monitor.interval_s and not monitor.is_held:
-            udp, um = monitor.udp, monitor.um
-            loop = self._ctx.loop
-            target = ""
-            if udp is not None:
-                self._publishers[MONITOR] = UdpPublisher(udp)
-            else:
-                publisher = UmPublisher(loop, um, monitor.topic, self._on_command)
-                self._publishers[MONITOR], target = publisher, publisher.context.request_target
-            extra = {
-                "interval_s": monitor.interval_s,
-                "format": monitor.format_module,
-                "transport": monitor.transport_module,
-                "topic": "" if udp is not None else monitor.topic,
-                "target": target or "none",
-            }
+    def _open(self, kind: str) -> None:
+        """Open the context or socket of `<monitor>` or `<daemon-monitor>`. Raises: ResourceError, ConfigError."""
+        from supervisor.statistics.publisher import UdpPublisher, UmPublisher
+        from supervisor.statistics.sampling import MONITOR
+
+        daemon, log, loop = self._config.daemon, self._ctx.log, self._ctx.loop
+        monitor, one = daemon.monitor, daemon.daemon_monitor
+        made: Publisher
+        if kind == MONITOR and monitor is not None:
+            made = (
+                UdpPublisher(monitor.udp)
+                if monitor.udp is not None
+                else UmPublisher(loop, monitor.um, monitor.topic, self._on_command)
+            )
+            extra: dict[str, object] = {"interval_s": monitor.interval_s, "format": monitor.format_module}
+            extra |= {"transport": monitor.transport_module, "topic": made.topic, "target": made.target}
             log.info(LogEvent.STATISTICS_BEGIN, extra=extra)
-        if (one := daemon.daemon_monitor) is not None:
-            self._rights = Rights(one.answers_snapshots, one.obeys_changes)
-            made = UmPublisher(self._ctx.loop, one.um, one.topic, self._on_request)
-            self._publishers[DAEMON] = made
+        elif one is not None:
+            made = UmPublisher(loop, one.um, one.topic, self._on_request)
             if not one.lbm_config:
                 log.info(LogEvent.STATISTICS_DEFAULTS)
-            extra = {"topic": one.topic, "target": made.context.request_target or "none"}
-            log.info(LogEvent.DAEMON_STATISTICS_BEGIN, extra=extra)
+            log.info(LogEvent.DAEMON_STATISTICS_BEGIN, extra={"topic": made.topic, "target": made.target})
+        self._publishers[kind], self._host = made, made.host
 
     def _on_reconfigure(self, config: object) -> None:
-        """Take over what changes: sources that are as before stay. Raises: DroError; nothing has changed then."""
+        """Take over what changes: what is as before goes on. Raises: DroError; then all is as it was."""
         assert isinstance(config, DroConfig)
-        before, former = self._config, self._publishers
-        self._config, self._publishers = config, {}
+        former, before, after = self._config, _carriers(self._config), _carriers(config)
+        changed = [kind for kind in {**before, **after} if before.get(kind) != after.get(kind)]
+        self._config = config
         try:
-            if _carriers(before) == _carriers(config):
-                self._publishers = former
-            else:
-                self._open()
-                for publisher in former.values():
-                    publisher.close()
+            for kind in changed:
+                self._change(kind, before.get(kind), after.get(kind))
         except DroError:
-            self.close()
-            self._config, self._publishers = before, former
+            self._config = former
+            for kind in changed:
+                self._close(kind)
+            self._open_all()
             raise
         self._take_rights()
         self._portals = [portal.name for portal in config.all_portals]
         self._sampling.change(config)
+
+    def _change(self, kind: str, before: Carrier | None, after: Carrier | None) -> None:
+        """Go over to another topic, or close and open. Raises: DroError."""
+        publisher = self._publishers.get(kind)
+        if publisher is not None and before is not None and after is not None and before[1] == after[1]:
+            publisher.change_topic(after[0])
+            return
+        self._close(kind)
+        if after is not None:
+            self._open(kind)
+
+    def _close(self, kind: str) -> None:
+        if (publisher := self._publishers.pop(kind, None)) is not None:
+            publisher.close()
 
     def _take_rights(self) -> None:
         from supervisor.statistics.requests import Rights
@@ -217,8 +232,12 @@ class StatisticsWorker:
         self._ctx.finish()
 
 
-def _carriers(config: DroConfig) -> object:
-    """Return all that decides on contexts, sources and sockets."""
-    monitor, daemon = config.daemon.monitor, config.daemon.daemon_monitor
-    of_monitor = monitor and (monitor.interval_s > 0, monitor.is_held, monitor.udp, monitor.um, monitor.topic)
-    return of_monitor, daemon and (daemon.topic, daemon.um)
+def _carriers(config: DroConfig) -> dict[str, Carrier]:
+    """Return topic and all else that decides on contexts and sockets, of the elements that are in use."""
+    monitor, one = config.daemon.monitor, config.daemon.daemon_monitor
+    found: dict[str, Carrier] = {}
+    if monitor is not None and monitor.interval_s and not monitor.is_held:
+        found["monitor"] = monitor.topic, (monitor.udp, monitor.um)
+    if one is not None:
+        found["daemon-monitor"] = one.topic, one.um
+    return found

@@ -28,7 +28,7 @@ from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.requests import UnicastRequestHandle
 from supervisor.admin.client import Client, find_dro
-from supervisor.admin.status import DroStatus, PortalsStatus
+from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus
 from supervisor.reload.records import ReloadRecord
 from supervisor.samples.pages import Pages
 from tests.builders.golden_statistics import published_class, read_structure
@@ -156,35 +156,36 @@ def test_contexts_and_sessions_are_published_by_the_names_of_the_guide(tmp_path:
     separator = ' options="separator=|"'
     xml = monitor_xml(Path("{file}"), form="csv", options=separator)
     with site_with(tmp_path, xml) as (site, file), listening(file) as listener:
-        with traffic(site):
+        with traffic(site) as publisher:
             site.wait(lambda: bool(listener.library("source_transport")), "sessions")
-        site.wait(lambda: is_quiet(site), "the end of traffic")
-        shown = {portal.name: portal for portal in portals_now(site).portals}
+            publisher.stop()
+            site.wait(lambda: is_quiet(site), "the end of traffic")
+            shown = {portal.name: portal for portal in portals_now(site).portals}
 
-        def told(kind: str, application: str) -> dict[str, LibraryStats]:
-            """The newest of each session, or of the context."""
-            return {stats.source: stats for stats in listener.library(kind, application)}
+            def told(kind: str, application: str) -> dict[str, LibraryStats]:
+                """The newest of each session, or of the context."""
+                return {stats.source: stats for stats in listener.library(kind, application)}
 
-        def received() -> int:
-            sessions = told("receiver_transport", "Gateway_Portal_P1_rcv_ctx").values()
-            return sum(stats.values["tcp.lbm_msgs_rcved"] for stats in sessions)
+            def received() -> int:
+                sessions = told("receiver_transport", "Gateway_Portal_P1_rcv_ctx").values()
+                return sum(stats.values["tcp.lbm_msgs_rcved"] for stats in sessions)
 
-        on_page = shown["P1"][Slot.TOPIC_RCVD] + shown["P1"][Slot.CONTROL_RCVD]
-        site.wait(lambda: received() >= on_page, "the last messages")
-        sent = told("source_transport", "Gateway_Portal_P2_src_ctx")
-        assert all(source.startswith("LBTRM:127.0.0.1:") for source in sent)
-        assert sum(stats.values["lbtrm.msgs_sent"] for stats in sent.values()) > 0
-        assert sum(stats.values["lbtrm.rxs_sent"] for stats in sent.values()) == shown["P2"][Slot.RETRANSMITTED]
-        for portal in PORTALS:
-            for part in ("rcv_ctx", "src_ctx"):
-                context = told("context", f"Gateway_Portal_{portal}_{part}")[""]
-                assert context.sender.domain_id == int(portal[1:])
-                assert context.sender.pid == site.pid
-                assert len(context.sender.context_instance) == 8
-        channel = told("context", "Gateway_Portal_P1_rcv_ctx")[""].values
-        assert channel["tr_dgrams_sent"] > 0
-        assert channel["tr_bytes_rcved"] > channel["tr_dgrams_rcved"] > 0
-        assert b"|" in listener.heard[-1][1]
+            on_page = shown["P1"][Slot.TOPIC_RCVD] + shown["P1"][Slot.CONTROL_RCVD]
+            site.wait(lambda: received() >= on_page, "the last messages")
+            sent = told("source_transport", "Gateway_Portal_P2_src_ctx")
+            assert all(source.startswith("LBTRM:127.0.0.1:") for source in sent)
+            assert sum(stats.values["lbtrm.msgs_sent"] for stats in sent.values()) > 0
+            assert sum(stats.values["lbtrm.rxs_sent"] for stats in sent.values()) == shown["P2"][Slot.RETRANSMITTED]
+            for portal in PORTALS:
+                for part in ("rcv_ctx", "src_ctx"):
+                    context = told("context", f"Gateway_Portal_{portal}_{part}")[""]
+                    assert context.sender.domain_id == int(portal[1:])
+                    assert context.sender.pid == site.pid
+                    assert len(context.sender.context_instance) == 8
+            channel = told("context", "Gateway_Portal_P1_rcv_ctx")[""].values
+            assert channel["tr_dgrams_sent"] > 0
+            assert channel["tr_bytes_rcved"] > channel["tr_dgrams_rcved"] > 0
+            assert b"|" in listener.heard[-1][1]
 
 
 def test_statistics_as_datagrams(tmp_path: Path) -> None:
@@ -345,8 +346,12 @@ def test_each_control_request_does_what_it_says(tmp_path: Path) -> None:
 
 def test_a_reload_changes_what_is_published_while_it_runs(tmp_path: Path) -> None:
     xml = daemon_monitor_xml(Path("{file}"), '<group name="default" ivl="3600"/>')
-    with site_with(tmp_path, xml) as (site, file), listening(file, "other.topic") as listener:
+    with (
+        site_with(tmp_path, xml, request_port=True) as (site, file),
+        listening(file, "other.topic") as listener,
+    ):
         worker = site.worker("statistics")
+        assert ask(site, b"version") == [b"OK 1"]
         config = site.folder / "dro.xml"
         text = config.read_text().replace('ivl="3600"', 'ivl="1"')
         config.write_text(text.replace("<daemon-monitor>", '<daemon-monitor topic="other.topic">'))
@@ -356,7 +361,32 @@ def test_a_reload_changes_what_is_published_while_it_runs(tmp_path: Path) -> Non
             lambda: len(times_of(listener, "GATEWAYCFG")) >= 3, "the configuration, at the new interval and topic"
         )
         assert any("other.topic" in m.text for _, m in binaries(listener) if m.name == "GATEWAYCFG")
+        assert ask(site, b'"P1" snap pstat') == [b"OK"]
+        file.write_text(f"{file.read_text()}source transport_tcp_port 0\n")
+        config.write_text(config.read_text().replace('ivl="1"', 'ivl="2"'))
+        with closing(Client(find_dro(site.name))) as client:
+            client.ask(ReloadRecord, "reload", confirm=0, no_wait=False, within_s=60)
+            client.ask(OperationResult, "portal remove", name="P1", within_s=60)
+        assert ask(site, b"version", b'"P2" snap pstat')[0] == b"OK 1"
+        target = f"TCP:127.0.0.1:{port_of(site)}"
+        with BlockingContext(Config.load(site.config(TRD_OF_STATISTICS))) as context:
+            assert context.request(target, b'"P1" snap pstat') == b'ERROR unknown portal "P1"'
         assert site.worker("statistics") == worker
+
+
+def test_a_request_port_that_is_taken_keeps_nothing_else_waiting(tmp_path: Path) -> None:
+    site = Site(tmp_path, 3, transports=TRANSPORTS)
+    file = statistics_file(site, request_port=port_of(site))
+    of_monitor = site.folder / "monitor.cfg"
+    of_monitor.write_text("\n".join(line for line in file.read_text().splitlines() if "request_tcp_port" not in line))
+    publishing(site, monitor_xml(of_monitor, form="csv") + daemon_monitor_xml(file))
+    with socket.create_server(("127.0.0.1", port_of(site))) as other, running(site):
+        with listening(of_monitor) as library:
+            site.wait(lambda: bool(library.library("context")), "statistics in csv")
+        assert "statistics over UM do not begin, tried again" in site.log
+        other.close()
+        site.wait(lambda: "daemon statistics begin" in site.log, "the port")
+        assert ask(site, b"version") == [b"OK 1"]
 
 
 def test_control_messages_to_the_context_of_the_monitor(tmp_path: Path) -> None:

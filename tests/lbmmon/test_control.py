@@ -138,3 +138,10 @@ def control(**fields: int | str) -> bytes:
 def test_what_is_no_control_message_is_refused(packet: bytes, why: str) -> None:
     with pytest.raises(DecodeError, match=why):
         decode_command(packet)
+
+
+@pytest.mark.parametrize("body", [b" " * 254 + b'"', b'"' + b" " * 254, b'"a" ' + b" " * 200 + b'"'])
+def test_blanks_of_a_stranger_are_read_in_one_pass(body: bytes) -> None:
+    for _ in range(10_000):
+        with pytest.raises(DecodeError, match="unknown request"):
+            parse_request(body)

@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dro.errors import DecodeError, LocalProtocolError
-from dro.lbmmon.fields import CSV, DRO, KINDS, PB, RECEIVER_TOPIC, STORE, WILDCARD_RECEIVER, csv_orders, message_class
+from dro.lbmmon.fields import (
+    CONTEXT,
+    CSV,
+    DRO,
+    KINDS,
+    PB,
+    RECEIVER_TOPIC,
+    STORE,
+    WILDCARD_RECEIVER,
+    csv_orders,
+    message_class,
+)
 from dro.lbmmon.packet import attribute_table, decode, encode, format_attribute, framed
 from dro.lbmmon.records import (
     DroStats,
@@ -285,3 +296,10 @@ def test_packets_that_are_cut_or_changed_are_read_or_refused(data: st.DataObject
     except DecodeError:
         return
     assert all(not isinstance(one, LibraryStats) or max(one.values.values(), default=0) <= U64 for one in found)
+
+
+@pytest.mark.parametrize("text", ["a," + " " * 50_000 + '"x', '"' * 50_001, "'" + " " * 50_000, " " * 50_000 + "x'"])
+def test_a_text_of_a_stranger_is_read_in_one_pass(text: str) -> None:
+    packet = framed(CONTEXT, attribute_table(format_attribute(CSV)), text.encode())
+    with pytest.raises(DecodeError):
+        list(decode(packet))

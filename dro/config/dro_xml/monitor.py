@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from string import hexdigits
 from typing import Final
 
 from dro.config.dro_xml.elements import read_publishing
@@ -41,6 +42,7 @@ from dro.errors import ConfigError
 
 CONTEXT_NAME: Final = "29west_statistics_context"
 DEFAULT_TOPIC: Final = "/29west/statistics"
+IN_VALUES: Final = f"{hexdigits}\"'"
 MAX_TOPIC_BYTES: Final = 255
 _SCOPES: Final = (CONTEXT, SOURCE)
 _IDLE_SCOPES: Final = ("receiver", "event_queue")
@@ -168,8 +170,9 @@ def _separator(text: str, place: ValuePlace, form: str) -> str:
     for name, value in _parts(text, place):
         if name != "separator" or form != "csv":
             place.warning(f"options: {name[:40]!r} {_IGNORED}")
-        elif len(value) != 1 or not value.isascii():
-            place.error(f"options: separator {value[:40]!r} is not one ASCII character", remedy="write one, as in ,")
+        elif len(value) != 1 or not value.isascii() or value in IN_VALUES:
+            what = f"options: separator {value[:40]!r} is not one ASCII character that no value has"
+            place.error(what, remedy="write one, as in ,")
         else:
             separator = value
     return separator

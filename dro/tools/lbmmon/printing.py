@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from dro.errors import DecodeError
+from dro.errors import DecodeError, LocalProtocolError
 from dro.lbmmon.binary import decode_binary
 from dro.lbmmon.fields import CSV, PB
 from dro.lbmmon.packet import decode, module_of
@@ -57,7 +57,7 @@ class Printer:
             return
         try:
             text = make()
-        except DecodeError as e:
+        except (DecodeError, LocalProtocolError, ValueError) as e:  # the latter: of what can be read and not be shown
             self._bad += 1
             say(sys.stderr, f"{self._prog}: {where}: {shown(str(e))}\n")
             return

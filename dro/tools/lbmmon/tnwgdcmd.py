@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -23,6 +24,8 @@ from dro.um.message.events import UsageError
 
 PROG: Final = "tnwgdcmd"
 OK: Final = "OK"
+PAUSE_S: Final = 0.1
+"""Between two requests: a DRO answers 20 a second."""
 COMMANDS: Final = ("SNAP", "SAMPLE", "SET_INTERVAL", "CLEAR_INTERVAL")
 NODE_TYPES: Final = ("ALL_NODES", "CONTEXT", "SOURCE", "RECEIVER", "EVENT_QUEUE", "GATEWAY")
 
@@ -75,11 +78,13 @@ def _request(options: CommandOptions, text: str) -> bytes:
 def _run(options: CommandOptions) -> int:
     status = EXIT_OK
     with BlockingContext(load_config(options, ())) as context:
-        for text in _requests(options.words):
+        for nth, text in enumerate(_requests(options.words)):
+            if nth:
+                time.sleep(PAUSE_S)
             try:
                 response = context.request(options.target, _request(options, text), options.timeout_s)
             except TimeoutError as e:
-                remedy = "see that <daemon-monitor> of the DRO allows requests, and that this is its request port"
+                remedy = "see that this is the request port of statistics; more than 20 requests a second get no answer"
                 raise ResourceError(str(e), remedy=remedy) from e
             answer = response.rstrip(b"\0").decode(errors="replace")
             sys.stdout.write(f"{shown(answer)}\n")

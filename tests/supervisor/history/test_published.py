@@ -15,13 +15,16 @@ from typing import Any, Final
 import pytest
 
 from dro.errors import ResourceError
+from dro.lbmmon.fields import message_class
+from dro.lbmmon.records import DroStats, MonitorSender
 from dro.um.blocking_api import BlockingContext, BlockingSource
 from dro.um.message.client_config import Config
+from supervisor.history.importer import Importer
 from supervisor.history.main import main
 from supervisor.history.published import WRITER, PublishedStatistics
 from supervisor.history.store import Store
 from tests.fakes.um_contexts import PATIENCE_S, private_config
-from tests.rigs.histories import journalled
+from tests.rigs.histories import journalled, rows_of
 from tests.rigs.lbm_tools import ToolNet
 from tests.rigs.loaded import Loaded
 from tests.rigs.waiting import wait_until
@@ -148,3 +151,19 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     assert main(["receive", "--history", str(tmp_path), "--listen", "127.0.0.1:1", *given]) == 1
     assert why in capsys.readouterr().err
+
+
+def test_numbers_that_no_column_holds_end_nothing(tmp_path: Path) -> None:
+    """A counter above 63 bits, before and behind others: all of it is read, and what follows as well."""
+    store = Store(tmp_path, "published")
+    importer = Importer(store, lambda _: None, "published")
+    for nth, value in enumerate([5, (1 << 64) - 1, 7, 8]):
+        made = message_class("DROMonMsg")()
+        made.stats.local.gateway_name = "D"
+        portal = made.stats.portals.add(portal_name="P")
+        portal.endpoint.receive.transport_topic_fragments_rcvd = value
+        importer.take([DroStats(MonitorSender(1_700_000_000 + nth, "D", "127.0.0.1", 1 + nth // 3, 1), made)])
+    importer.commit()
+    store.close()
+    assert importer.counts["messages of DROs"] == 4
+    assert [row["topic_rcvd"] for row in rows_of(tmp_path, "portal", ["topic_rcvd"])] == [5, None, 7, 8]
