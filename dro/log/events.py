@@ -19,6 +19,7 @@ from typing import Final
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 _LINK: Final = "RecalcTrigger:LINK {}:Version = {{version}}:NodeId = {{node_id}}"
 _NODE: Final = "RecalcTrigger:{}:Version = {{version}}:NodeId = {{node_id}}:Node {} = {{node_name}}"
+_NOTICE: Final = 25  # as `dro.log.lines` has it
 _DEBUG, _INFO, _WARNING, _ERROR, _CRITICAL = (
     logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL,
 )  # fmt: skip
@@ -154,7 +155,7 @@ class LogEvent(StrEnum):
     HISTORY_NOT_WRITTEN = "history is not written", _ERROR, "reason"
     HISTORY_WRITTEN_AGAIN = "history is written again", _INFO, "folder"
     STATISTICS_BEGIN = "statistics over UM begin", _INFO, "interval_s format transport topic target"
-    STATISTICS_DEFAULTS = "no lbm-config for daemon statistics, defaults hold", _INFO, "", "Gwd-10958-1"
+    STATISTICS_DEFAULTS = "no lbm-config for daemon statistics, defaults hold", _NOTICE, "", "Gwd-10958-1"
     DAEMON_STATISTICS_BEGIN = "daemon statistics begin", _INFO, "topic target"
     LIBRARY_NOT_SHOWN = "statistics of the UM library are not shown", _WARNING, "reason remedy"
     STATISTICS_NOT_SAMPLED = "statistics over UM: no sample", _ERROR, "reason"

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from dro.errors import ResourceError
 from dro.metrics.library import CONTEXT, EVENT_QUEUE, RECEIVER, SOURCE, library_figures
@@ -26,7 +27,9 @@ from dro.os_errors import remedy_of
 LIBRARY: Final = "library"
 """Begins the names of such files; the index of the worker follows."""
 MAGIC: Final = int.from_bytes(b"DROLIBR\x00", "little")
-LAYOUT_VERSION: Final = 2
+_FIGURES: Final = [(key, [(f.name, f.behaviour) for f in figures]) for key, figures in library_figures().items()]
+LAYOUT_VERSION: Final = 2 | crc32(repr(_FIGURES).encode()) << 8
+"""Another table of figures is another layout: the rows then begin anew."""
 HEADER_CELLS: Final = 8
 VALUES: Final = 64
 SOURCE_BYTES: Final = 128
@@ -127,7 +130,7 @@ class LibraryRows:
         cells[at + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
         cells[at + _DOMAIN] = domain_id
         shown = [figure.after(former, new) & _U64 for figure, former, new in zip(figures, base, values, strict=True)]
-        written = cells[at + _WRITTEN] + 1 & _U64
+        written = (cells[at + _WRITTEN] + 1) & _U64
         copy = at + _COPIES + VALUES * (written & 1)
         cells[copy : copy + len(shown)] = array("Q", shown)
         cells[at + _WRITTEN] = written
@@ -168,7 +171,7 @@ class LibraryRows:
         cells[at + _SOURCE : at + _COPIES] = memoryview(source.ljust(SOURCE_BYTES, b"\0")).cast("Q")
         copy = array("Q", [*base, *[0] * (VALUES - len(base))])
         cells[at + _COPIES : at + _COPIES + 2 * VALUES] = copy + copy
-        cells[at + _WRITTEN] = cells[at + _WRITTEN] + 1 & _U64
+        cells[at + _WRITTEN] = (cells[at + _WRITTEN] + 1) & _U64
         cells[at + _KIND] = kind | (_MIM if is_mim else 0)
 
     def _take_row(self) -> int | None:
@@ -190,7 +193,7 @@ class LibraryRows:
 
     def _release(self, at: int) -> None:
         self._cells[at + _KIND] = 0
-        self._cells[at + _WRITTEN] = self._cells[at + _WRITTEN] + 1 & _U64
+        self._cells[at + _WRITTEN] = (self._cells[at + _WRITTEN] + 1) & _U64
         self._free.append(at)
 
     def close(self) -> None:
@@ -205,7 +208,7 @@ def read_library(path: Path) -> list[LibraryRow]:
     try:
         fd, area = _mapped(path, readonly=True)
     except _NotOurs as e:
-        raise ResourceError(f"{path} has no rows of the UM library of layout {LAYOUT_VERSION}") from e
+        raise ResourceError(f"{path} has no rows of the UM library in the layout of this program") from e
     except OSError as e:
         raise ResourceError(f"cannot open {path}: {e.strerror}") from e
     os.close(fd)

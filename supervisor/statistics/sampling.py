@@ -346,7 +346,7 @@ class Sampling:
 
 
 def _is_meant(stats: LibraryStats | DroStats, command: MonitorCommand) -> bool:
-    """Whether a control message is for that object."""
+    """Say whether a control message is for that object."""
     if command.application not in ("", stats.sender.application):
         return False
     if isinstance(stats, DroStats):

@@ -30,7 +30,9 @@ LEAVE_NS: Final = s(2)
 """How long the last messages are given to leave, for receivers that take them."""
 MAX_WAITING: Final = 16 << 20
 """Bytes of messages that wait while receivers do not take what was sent before; what comes then is dropped."""
-FORMS: Final = {form: Slot[f"PUBLISH_FAILURES_{form.upper()}"] for form in ("csv", "pb", "binary")}
+FAILURES: Final = {
+    "csv": Slot.PUBLISH_FAILURES_CSV, "pb": Slot.PUBLISH_FAILURES_PB, "binary": Slot.PUBLISH_FAILURES_BINARY,
+}  # fmt: skip
 
 
 def run_statistics(ctx: WorkerContext, config: DroConfig) -> None:
@@ -201,7 +203,7 @@ class StatisticsWorker:
             self._ctx.loop.call_later(TURN_NS, self._send)
 
     def _fail(self, one: Outgoing, reason: str) -> None:
-        self._ctx.counters.add(FORMS[one.form], 1)
+        self._ctx.counters.add(FAILURES[one.form], 1)
         self._ctx.limited(LogEvent.STATISTICS_NOT_SENT, extra={"format": one.form, "reason": reason})
 
     def _end(self) -> None:

@@ -381,6 +381,8 @@ def test_control_messages_to_the_context_of_the_monitor(tmp_path: Path) -> None:
         assert heard(1) == {"dro"}
         assert told("SAMPLE", "CONTEXT") == b"OK"
         assert heard(6) == {"context"}
+        assert told("SAMPLE", "EVENT_QUEUE") == b"OK"
+        assert heard(3) == {"event_queue"}
         assert told("SAMPLE", "ALL_NODES", "Gateway_Portal_P2_src_ctx") == b"OK"
         assert heard(1) == {"context"}
         assert told("SNAP") == b"OK"

@@ -24,7 +24,7 @@ from dro.um.message.events import UsageError
 PROG: Final = "tnwgdcmd"
 OK: Final = "OK"
 COMMANDS: Final = ("SNAP", "SAMPLE", "SET_INTERVAL", "CLEAR_INTERVAL")
-NODE_TYPES: Final = ("ALL_NODES", "CONTEXT", "SOURCE", "RECEIVER", "GATEWAY")
+NODE_TYPES: Final = ("ALL_NODES", "CONTEXT", "SOURCE", "RECEIVER", "EVENT_QUEUE", "GATEWAY")
 
 
 class CommandOptions(CommonOptions):
