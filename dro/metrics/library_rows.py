@@ -130,7 +130,7 @@ class LibraryRows:
         cells[at + _INSTANCE] = int.from_bytes(instance[:8].ljust(8, b"\0"), "little")
         cells[at + _DOMAIN] = domain_id
         shown = [figure.after(former, new) & _U64 for figure, former, new in zip(figures, base, values, strict=True)]
-        written = cells[at + _WRITTEN] + 1 & _U64
+        written = (cells[at + _WRITTEN] + 1) & _U64
         copy = at + _COPIES + VALUES * (written & 1)
         cells[copy : copy + len(shown)] = array("Q", shown)
         cells[at + _WRITTEN] = written
@@ -171,7 +171,7 @@ class LibraryRows:
         cells[at + _SOURCE : at + _COPIES] = memoryview(source.ljust(SOURCE_BYTES, b"\0")).cast("Q")
         copy = array("Q", [*base, *[0] * (VALUES - len(base))])
         cells[at + _COPIES : at + _COPIES + 2 * VALUES] = copy + copy
-        cells[at + _WRITTEN] = cells[at + _WRITTEN] + 1 & _U64
+        cells[at + _WRITTEN] = (cells[at + _WRITTEN] + 1) & _U64
         cells[at + _KIND] = kind | (_MIM if is_mim else 0)
 
     def _take_row(self) -> int | None:
@@ -193,7 +193,7 @@ class LibraryRows:
 
     def _release(self, at: int) -> None:
         self._cells[at + _KIND] = 0
-        self._cells[at + _WRITTEN] = self._cells[at + _WRITTEN] + 1 & _U64
+        self._cells[at + _WRITTEN] = (self._cells[at + _WRITTEN] + 1) & _U64
         self._free.append(at)
 
     def close(self) -> None:

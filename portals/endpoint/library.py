@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from dro.bus.actor import WorkerContext
@@ -26,6 +27,8 @@ from dro.um.fragment.context import FragmentContext
 
 AT_ONCE: Final = 64
 """Sessions that are shown in one refresh."""
+STEPS_AT_ONCE: Final = 4
+"""Of counting topics, in one refresh; the rest runs in slices of the loop."""
 _KIND_OF: Final = {kind.address: name for name, kind in KINDS.items()}
 _DUPLICATES: Final = (Slot.UNICAST_DATA_DUP, Slot.UNICAST_CONTROL_DUP)
 _NO_STREAM: Final = (Slot.UNICAST_DATA_NO_STREAM, Slot.UNICAST_CONTROL_NO_STREAM)
@@ -53,10 +56,19 @@ class LibraryStatistics:
         self._seen: set[LibraryKey] = set()  # in this turn
         self._shown: dict[LibraryKey, SenderTransport | ReceiverTransport] = {}
         self._not_shown = 0
+        self._topics = 0, 0  # that are wanted, and of them without a source
+        self._is_counting = False
         self._is_ending = False
 
     def refresh(self) -> None:
         """Show the contexts, the loop and the next sessions; with the last of a turn, those that ended are freed."""
+        if not self._is_counting:
+            self._is_counting = True
+            steps = self._count_topics()
+            for _ in islice(steps, STEPS_AT_ONCE):
+                pass
+            if self._is_counting:
+                self._loop.run_in_slices(steps)
         self._show_contexts()
         if not self._turn:
             self._turn.extend(self._sessions())
@@ -70,6 +82,15 @@ class LibraryStatistics:
         if (not_shown := self._rows.not_shown) > self._not_shown:
             self._not_shown = not_shown
             self._tell(LogEvent.LIBRARY_NOT_SHOWN, {"reason": f"no room for {not_shown} objects", "remedy": _ROOM})
+
+    def _count_topics(self) -> Iterator[None]:
+        """Count in slices: a portal may have very many topics."""
+        counted = self._topics
+        for so_far in self._contexts[RECEIVING].count_topics():
+            counted = so_far
+            yield
+        self._topics = counted
+        self._is_counting = False
 
     def finish(self) -> None:
         """Show everything: nothing that follows changes much, and what ends from now on stays as it is."""
@@ -146,8 +167,8 @@ class LibraryStatistics:
             "tr_dgrams_dropped_ver": version,
             "tr_dgrams_dropped_type": kind,
             "tr_dgrams_dropped_malformed": stats.tr_dgrams_dropped_malformed - version - kind,
-            "tr_rcv_topics": context.topic_count,
-            "tr_rcv_unresolved_topics": context.unresolved_topic_count,
+            "tr_rcv_topics": self._topics[0],
+            "tr_rcv_unresolved_topics": self._topics[1],
             "lbtrm_unknown_msgs_rcved": context.joined.kinds[_LBTRM].counts().unknown,
             "uim_dup_msgs_rcved": sum([page[slot] for slot in _DUPLICATES]),
             "uim_msgs_no_stream_rcved": sum([page[slot] for slot in _NO_STREAM]),

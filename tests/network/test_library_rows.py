@@ -20,6 +20,7 @@ from dro.config.dro_xml.model import DroConfig
 from dro.metrics.library import CONTEXT, EVENT_QUEUE, RECEIVER, SOURCE, library_figures
 from dro.metrics.library_rows import QUEUE, RECEIVING, SENDING, LibraryKey, LibraryRow, LibraryRows, read_library
 from dro.metrics.slots import Slot
+from dro.proto.context import wanted
 from dro.sqn import MASK
 from dro.transport.lbtrm.receiver import LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender
@@ -383,6 +384,26 @@ def test_rows_add_up_to_the_page(make: Make) -> None:
     contexts = [row.values for row in bench.rows().values() if row.kind == CONTEXT]
     dropped = [f"tr_dgrams_dropped_{cause}" for cause in ("ver", "type", "malformed")]
     assert sum(values[name] for values in contexts for name in dropped) == of_pages(Slot.BAD_DATAGRAMS) == 3
+
+
+def test_very_many_topics_are_counted_in_slices(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(make, "lbtrm")
+    monkeypatch.setattr(wanted, "COUNTED_AT_ONCE", 2)
+    for n in range(20):
+        bench.receiver.context.want_topic(b"none.%d" % n)
+    portal = bench.portal(2)
+    for n in range(20):
+        portal.receiving.want_topic(b"of the portal.%d" % n)
+    expected = portal.receiving.topic_count, portal.receiving.unresolved_topic_count
+    key = LibraryKey(CONTEXT, f"2 {RECEIVING}")
+
+    def shown() -> tuple[int, int]:
+        values = bench.rows()[key].values
+        return values["tr_rcv_topics"], values["tr_rcv_unresolved_topics"]
+
+    assert shown() != expected
+    bench.net.stepper.settle()
+    assert shown() == expected
 
 
 # life

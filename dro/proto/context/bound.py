@@ -99,6 +99,10 @@ class BoundSources:
         """Topics with a joined source."""
         return set(self._by_topic)
 
+    def has_topic(self, topic: bytes) -> bool:
+        """Say whether a source of the topic is joined."""
+        return topic in self._by_topic
+
     def clear(self) -> None:
         """Forget everything, and ask for nothing."""
         for ending in self._ending.values():

@@ -6,14 +6,17 @@ sources are in `dro.proto.context.bound`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from dro.proto.context.effects import PatternKey
 from dro.proto.resolver.core import QUERY, WILDCARD_QUERY, Resolver
 from dro.proto.resolver.schedule import QueryOptions, WildcardQueryOptions
 from dro.proto.resolver.source_advertisements import Matcher
 from dro.table import Table
+
+COUNTED_AT_ONCE: Final = 256
 
 
 @dataclass(slots=True)
@@ -140,6 +143,19 @@ class WantedTopics:
     def all_topics(self) -> set[bytes]:
         """Topics that receivers want, those that patterns found included."""
         return {*self._topics, *self._matched}
+
+    def count(self, has_source: Callable[[bytes], bool]) -> Iterator[tuple[int, int]]:
+        """Count topics that receivers want, and of those wanted by name the ones without a source: in steps, as there
+        may be very many. The last of what it yields is the result."""
+        named, found = list(self._topics), list(self._matched)
+        count, unresolved = len(named), 0
+        for at in range(0, len(named), COUNTED_AT_ONCE):
+            unresolved += sum([not has_source(topic) for topic in named[at : at + COUNTED_AT_ONCE]])
+            yield count, unresolved
+        for at in range(0, len(found), COUNTED_AT_ONCE):
+            count += sum([topic not in self._topics for topic in found[at : at + COUNTED_AT_ONCE]])
+            yield count, unresolved
+        yield count, unresolved
 
     def topics_of(self, key: PatternKey) -> frozenset[bytes]:
         """Topics that a wanted pattern has found."""

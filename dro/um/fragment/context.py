@@ -10,7 +10,7 @@ Source: client library notes, sections 1 and 2.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -184,6 +184,10 @@ class FragmentContext:
     def unresolved_topic_count(self) -> int:
         """Wanted topics without a joined source."""
         return len(self.engine.wanted.named_topics() - self.engine.bound.topics())
+
+    def count_topics(self) -> Iterator[tuple[int, int]]:
+        """Count in steps both of these; the last of what it yields is the result."""
+        return self.engine.wanted.count(self.engine.bound.has_topic)
 
     # wanted topics
 
