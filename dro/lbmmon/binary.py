@@ -71,7 +71,7 @@ class _Member(NamedTuple):
     is_text: bool = False
 
 
-class _Layout(NamedTuple):
+class StructureLayout(NamedTuple):
     """A structure as `struct` has it, without a byte order."""
 
     members: tuple[_Member, ...]
@@ -94,7 +94,7 @@ def _members(structure: str) -> Iterator[_Member]:
 
 
 @cache
-def layout(structure: str) -> _Layout:
+def layout(structure: str) -> StructureLayout:
     """Lay out a structure, with all gaps and the padding at its end."""
     members, form, end = tuple(_members(structure)), "", 0
     for member in members:
@@ -102,7 +102,7 @@ def layout(structure: str) -> _Layout:
         end = member.offset + member.size
     alignment = max(member.size for member in members if not member.is_text)
     tail = -end % alignment
-    return _Layout(members, f"{form}{tail}x", end + tail)
+    return StructureLayout(members, f"{form}{tail}x", end + tail)
 
 
 def _pack(structure: str, order: str, made: Made = None, **found: Value) -> bytes:

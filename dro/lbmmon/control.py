@@ -11,7 +11,7 @@ from typing import Final
 
 from dro.errors import DecodeError
 from dro.lbmmon.fields import CONTROL, PB, message_class
-from dro.lbmmon.packet import attribute_table, format_attribute, framed, module_of, split
+from dro.lbmmon.packet import attribute_table, format_attribute, framed, split
 from dro.lbmmon.pb_form import parsed
 
 MAX_REQUEST: Final = 255
@@ -82,8 +82,8 @@ def encode_command(command: MonitorCommand) -> bytes:
 
 def decode_command(packet: bytes) -> MonitorCommand:
     """Read a packet of this type. Raises: DecodeError."""
-    kind, attributes, data = split(packet)
-    if kind != CONTROL or module_of(attributes) != PB:
+    kind, _, data = split(packet)
+    if kind != CONTROL:
         raise DecodeError("lbmmon.control", "no control message")
     made = parsed("UMMonControlMsg", data)
     names = []

@@ -21,7 +21,7 @@ from dro.lbmmon.fields import (
     csv_orders,
 )
 from dro.lbmmon.pb_form import transport_of
-from dro.lbmmon.records import LibraryStats, Message, MonitorSender, PatternReport, TopicReport, TopicSource
+from dro.lbmmon.records import LibraryStats, Message, MonitorSender, PatternReport, ReportedSource, TopicReport
 
 _FIRST: Final = re.compile(r"""[ \t]*(?:"[^"]*"|'[^']*'|[0-9A-Fa-f]*)([ \t]*)(.?)""", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9A-Fa-f]{1,16}")
@@ -69,7 +69,7 @@ def _topic(fields: list[str], sender: MonitorSender) -> TopicReport:
     count = _number(fields[1])
     _need(fields, 2 + _TOPIC_PARTS * count)
     sources = [
-        TopicSource(fields[at], fields[at + 1], _number(fields[at + 2]))
+        ReportedSource(fields[at], fields[at + 1], _number(fields[at + 2]))
         for at in range(2, 2 + _TOPIC_PARTS * count, _TOPIC_PARTS)
     ]
     return TopicReport(sender, fields[0], tuple(sources))

@@ -1,7 +1,7 @@
 """Encodes and decodes packets of statistics: header, attributes of who sent them, csv text or protobuf message.
 
-Source: UM operations guide, monitoring; `lbmmon` interface. Guess: a block of attributes has the same table in packets
-of protobuf, whose readers need the format module alone; a length of 0 means that the data are what follows.
+Source: UM operations guide, monitoring. Guess: packets of protobuf have the same table of attributes as csv; what is no
+such table stands before a message that names its sender. A length of 0 means that the data are what follows.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _table(module: int, sender: MonitorSender) -> bytes:
     return attribute_table(dict(sorted((values | format_attribute(module)).items())))
 
 
-def split(packet: bytes) -> tuple[int, dict[int, bytes], bytes]:
-    """Take a packet apart: its type, attributes and data. Raises: DecodeError."""
+def split(packet: bytes) -> tuple[int, bytes, bytes]:
+    """Take a packet apart: its type, block of attributes, and data. Raises: DecodeError."""
     if len(packet) < HEADER.size:
         raise DecodeError("lbmmon", "the header is cut off")
     signature, kind, attributes, length, _ = HEADER.unpack_from(packet)
@@ -78,7 +78,7 @@ def split(packet: bytes) -> tuple[int, dict[int, bytes], bytes]:
     end = begin + length if length else max(begin, len(packet))
     if end > len(packet):
         raise DecodeError("lbmmon", "the packet is cut off")
-    return kind, _attributes(packet[HEADER.size : begin]), packet[begin:end]
+    return kind, packet[HEADER.size : begin], packet[begin:end]
 
 
 def _attributes(block: bytes) -> dict[int, bytes]:
@@ -98,8 +98,8 @@ def _attributes(block: bytes) -> dict[int, bytes]:
     return found
 
 
-def module_of(attributes: dict[int, bytes]) -> int:
-    """Say which format the data have. Raises: DecodeError."""
+def _module(attributes: dict[int, bytes]) -> int:
+    """Tell which format the data have. Raises: DecodeError."""
     told = attributes.get(_FORMAT, b"")
     module = told[0] if len(told) == 2 else 0
     if module not in (CSV, PB):
@@ -122,14 +122,21 @@ def _sender(told: dict[int, bytes]) -> MonitorSender:
 
 def decode(packet: bytes, separator: str = "") -> Iterator[Message]:
     """Read one packet; the separator of csv is found out unless it is given. Raises: DecodeError."""
-    kind, attributes, data = split(packet)
+    kind, block, data = split(packet)
     if kind in _OTHERS:
         return iter([Unread(f"{_OTHERS[kind]} (packet type {kind})")])
     if kind not in (*KINDS, RECEIVER_TOPIC, WILDCARD_RECEIVER, DRO):
         raise DecodeError("lbmmon.type", f"packet type {kind} is not known", 4)
-    sender = _sender(attributes)
-    if module_of(attributes) == PB:
-        return iter(pb_form.messages("DROMonMsg" if kind == DRO else "UMSMonMsg", data, sender))
+    name = "DROMonMsg" if kind == DRO else "UMSMonMsg"
+    try:
+        attributes = _attributes(block)
+        sender, module = _sender(attributes), _module(attributes)
+    except DecodeError:
+        if (made := pb_form.with_attributes(name, data)) is None:
+            raise
+        return pb_form.messages_of(made)
+    if module == PB:
+        return pb_form.messages_of(pb_form.parsed(name, data), sender)
     if kind == DRO:
         raise DecodeError("lbmmon.type", "csv has no form for statistics of a DRO", 4)
     return iter([csv_form.message(kind, data.decode(errors="replace"), sender, separator)])

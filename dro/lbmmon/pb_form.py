@@ -20,8 +20,8 @@ from dro.lbmmon.records import (
     Message,
     MonitorSender,
     PatternReport,
+    ReportedSource,
     TopicReport,
-    TopicSource,
 )
 
 _FLAG: Final = "source_flag"
@@ -81,13 +81,17 @@ def parsed(name: str, data: bytes) -> Made:
     return made
 
 
-def messages(name: str, data: bytes, sender: MonitorSender | None = None) -> list[Message]:
-    """Read a `DROMonMsg` or `UMSMonMsg`; `sender` counts if it does not say who sent it. Raises: DecodeError."""
-    return list(messages_of(parsed(name, data), sender))
+def with_attributes(name: str, data: bytes) -> Made | None:
+    """Read a message that says who sent it; None if it is none."""
+    try:
+        made = parsed(name, data)
+    except DecodeError:
+        return None
+    return made if made.HasField("attributes") else None
 
 
 def messages_of(made: Made, sender: MonitorSender | None = None) -> Iterator[Message]:
-    """Yield what a message says."""
+    """Yield what a message says; `sender` counts if it does not tell who sent it."""
     told = made.attributes
     if sender is None or made.HasField("attributes"):
         sender = MonitorSender(
@@ -110,11 +114,11 @@ def messages_of(made: Made, sender: MonitorSender | None = None) -> Iterator[Mes
         yield PatternReport(sender, pattern.pattern, pattern.type)
 
 
-def _source(told: Made) -> TopicSource:
+def _source(told: Made) -> ReportedSource:
     states = told.DESCRIPTOR.enum_types_by_name["SourceState"].values_by_number
     state = states[told.source_state].name if told.source_state in states else str(told.source_state)
     time_us = told.timestamp_sec * US_PER_S + told.timestamp_usec
-    return TopicSource(told.source_string, told.otid, told.topic_idx, state, time_us)
+    return ReportedSource(told.source_string, told.otid, told.topic_idx, state, time_us)
 
 
 def flat(message: Made, prefix: str = "") -> dict[str, int]:

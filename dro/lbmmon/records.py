@@ -45,7 +45,7 @@ class DroStats:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSource:
+class ReportedSource:
     """One source of a receiver's topic. `otid`: hexadecimal; `state`, `time_us`: what happened and when, pb alone."""
 
     source: str
@@ -61,7 +61,7 @@ class TopicReport:
 
     sender: MonitorSender
     topic: str
-    sources: tuple[TopicSource, ...]
+    sources: tuple[ReportedSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
