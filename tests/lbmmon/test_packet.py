@@ -285,3 +285,12 @@ def test_packets_that_are_cut_or_changed_are_read_or_refused(data: st.DataObject
     except DecodeError:
         return
     assert all(not isinstance(one, LibraryStats) or max(one.values.values(), default=0) <= U64 for one in found)
+
+
+@pytest.mark.parametrize(("module", "only", "said"), [(PB, CSV, "it is pb, not csv"), (CSV, PB, "it is csv, not pb")])
+def test_one_format_alone_is_read_where_it_is_asked_for(module: int, only: int, said: str) -> None:
+    values = {"tcp.bytes_rcved": 1}
+    stats = LibraryStats(MonitorSender(1, "a", "", 2, 3), "receiver_transport", "TCP:192.0.2.1:14371", values)
+    assert list(decode(encode(stats, module), only=module)) == list(decode(encode(stats, module)))
+    with pytest.raises(DecodeError, match=said):
+        decode(encode(stats, module), only=only)
