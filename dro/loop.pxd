@@ -9,10 +9,11 @@ cdef class Loop:
     cdef public TimerHeap _timers
     cdef public bint _polls_first, _is_late
     cdef public long long poll_ns, rest_below_ns, longest_turn_ns, longest_turn_cpu_ns, _rest_ns, _cpu_ns
+    cdef public long long io_events, timer_events, queued_calls
 
     cpdef object now_ns(self)
     cpdef object next_deadline(self)
-    @cython.locals(began_ns="long long", slept_ns="long long", cost_ns="long long", worked=bint, is_full=bint, has_late=bint,
+    @cython.locals(began_ns="long long", slept_ns="long long", cost_ns="long long", timers="long long", worked=bint, is_full=bint, has_late=bint,
                    polls_first=bint)
     cpdef bint run_once(self, object timeout_ns=*) except -1
     cpdef bint _is_full(self, long long began_ns) except -1

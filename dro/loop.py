@@ -91,6 +91,8 @@ class Loop:
         self.longest_turn_cpu_ns = 0
         """The same in processor time of the thread."""
         self._cpu_ns = 0
+        self.io_events = self.timer_events = self.queued_calls = 0
+        """What descriptors told of, timers and queued calls that have run, since the start."""
         self.after_turn: Callback | None = None
         """Called at the end of each turn that did any work."""
         self._ending: dict[Callback, None] = {}
@@ -197,6 +199,10 @@ class Loop:
             return 0
         return self._timers.next_deadline()
 
+    def waiting(self) -> tuple[int, int]:
+        """Readers, and queued calls, that wait for the next turn."""
+        return len(self._again) + len(self._late), len(self._soon)
+
     # turns
 
     def run_once(self, timeout_ns: int | None = None) -> bool:
@@ -223,7 +229,10 @@ class Loop:
         # An event belongs to the callbacks of now: those of this turn may close a descriptor and get its number back.
         readers, writers = self._readers, self._writers
         ready = [(fd, mask, readers.get(fd), writers.get(fd)) for fd, mask in events]
-        worked |= self._timers.run_due(self.now_ns()) > 0
+        timers = self._timers.run_due(self.now_ns())
+        self.timer_events += timers
+        self.io_events += len(ready)
+        worked |= timers > 0
         due, self._late, again, self._again = self._late, {}, self._again, {}
         has_late = bool(due)
         polls_first, self._polls_first = self._polls_first or slept_ns >= SPARSE_NS, False
@@ -232,6 +241,7 @@ class Loop:
         for fd, mask, reader, _ in ready:
             if fd == self._wake:
                 self._drain_wake()
+                self.io_events -= 1
                 continue
             worked = True
             if reader is not None and mask & ~select.EPOLLOUT:
@@ -327,6 +337,7 @@ class Loop:
         count = min(len(soon), MAX_CALLS_PER_TURN)
         for _ in range(count):
             soon.popleft()()
+        self.queued_calls += count
         return count > 0
 
     def _drain_wake(self) -> None:

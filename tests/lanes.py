@@ -66,7 +66,7 @@ _LISTED: Final = {
         bus/test_actor.py bus/test_kept_state.py bus/test_counters.py bus/test_process_name.py bus/test_ring.py
         bus/test_worker_guards.py config/dro_xml/test_pickle.py config/lint/test_together.py
         config/reading/test_hostile_xml.py daemon dissect/test_lbmc_tshark.py fuzz/test_fuzz.py log/test_file.py
-        log/test_limits.py log/test_to_monitor.py netns supervisor/admin/test_server.py
+        log/test_limits.py log/test_to_monitor.py metrics/test_library_rows.py netns supervisor/admin/test_server.py
         supervisor/history/test_disk_full.py supervisor/history/test_kills.py supervisor/history/test_published.py
         supervisor/host/test_detach.py
         supervisor/host/test_identity.py supervisor/host/test_installation.py supervisor/host/test_pidfile.py

@@ -121,6 +121,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         *FLOOR, "dro.bus", "dro.config.dro_xml", "dro.lbmmon", "dro.um", "dro.um.message", "supervisor.admin",
         "supervisor.samples",
     ),
+    "supervisor.statistics": (
+        *FLOOR, "dro.bus", "dro.lbmmon", "dro.transport", "dro.um", "dro.um.message", "dro.config.um",
+        "dro.config.dro_xml", "dro.config.report", "supervisor.admin", "supervisor.samples",
+    ),
     "supervisor.explain": (*FLOOR, "dro.bus", "supervisor.admin"),
     "supervisor.monitor.known": (*FLOOR, "dro.bus", "supervisor.admin", "supervisor.samples"),
     "supervisor.monitor.answers": (
@@ -137,7 +141,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.parent": (
         *FLOOR, "dro.bus", "dro.devices", "dro.config.reading", "dro.config.dro_xml", "dro.config.change",
         "portals.endpoint", "portals.peer.process", "router",
-        "supervisor.host", "supervisor.admin", "supervisor.history", "supervisor.monitor",
+        "supervisor.host", "supervisor.admin", "supervisor.history", "supervisor.monitor", "supervisor.statistics",
     ),
     "supervisor.reload": (
         *FLOOR, "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change",

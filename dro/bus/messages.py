@@ -27,6 +27,7 @@ class Role(IntEnum):
     PEER = 3
     MONITOR = 4
     HISTORY = 5
+    STATISTICS = 6
 
 
 # parent -> worker

@@ -19,6 +19,7 @@ from typing import Final
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 _LINK: Final = "RecalcTrigger:LINK {}:Version = {{version}}:NodeId = {{node_id}}"
 _NODE: Final = "RecalcTrigger:{}:Version = {{version}}:NodeId = {{node_id}}:Node {} = {{node_name}}"
+_NOTICE: Final = 25  # as `dro.log.lines` has it
 _DEBUG, _INFO, _WARNING, _ERROR, _CRITICAL = (
     logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL,
 )  # fmt: skip
@@ -153,6 +154,16 @@ class LogEvent(StrEnum):
     HISTORY_BEGINS = "history is written", _INFO, "folder interval_s"
     HISTORY_NOT_WRITTEN = "history is not written", _ERROR, "reason"
     HISTORY_WRITTEN_AGAIN = "history is written again", _INFO, "folder"
+    STATISTICS_BEGIN = "statistics over UM begin", _INFO, "interval_s format transport topic target"
+    STATISTICS_DEFAULTS = "no lbm-config for daemon statistics, defaults hold", _NOTICE, "", "Gwd-10958-1"
+    DAEMON_STATISTICS_BEGIN = "daemon statistics begin", _INFO, "topic target"
+    LIBRARY_NOT_SHOWN = "statistics of the UM library are not shown", _WARNING, "reason remedy"
+    STATISTICS_NOT_SAMPLED = "statistics over UM: no sample", _ERROR, "reason"
+    STATISTICS_NOT_SENT = "statistics over UM: message not sent", _ERROR, "format reason", "Gwd-10763-4"
+    STATISTICS_ORDER = "control request", _INFO, "request from"
+    STATISTICS_REQUEST_REFUSED = "control request refused", _WARNING, "request from reason", "Gwd-10185-93"
+    STATISTICS_REQUEST_TOO_LONG = "control request too long", _WARNING, "request from reason", "Gwd-10185-96"
+    STATISTICS_REQUESTS_LIMITED = "control requests dropped: more than are answered in a second", _WARNING, "from limit"
     OPERATION_BEGINS = "operation begins", _INFO, "operation worker"
     OPERATION_FAILED = "operation failed", _ERROR, "operation worker reason"
     OPERATION_NOTE = "operation done, but not cleanly", _WARNING, "operation worker note"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -120,6 +120,9 @@ OnImmediate = Callable[[bytes, TransportAddress], object]
 
 class ImmediateListener(Protocol):
     """Hears the sessions of multicast immediate messages."""
+
+    def sessions(self) -> Sequence[ReceiverTransport]:
+        """List those that it hears now."""
 
     def counts(self) -> SessionCounts:
         """Add up those of all sessions since the start."""

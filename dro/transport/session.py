@@ -26,7 +26,7 @@ class SessionCounts:
     `unrecoverable`: datagrams given up; `naks_sent`: sequence numbers asked for; `retransmitted`: datagrams;
     `trains`: sends of several datagrams at once; `socket_drops`: datagrams that found a full receive buffer;
     `unsent`: datagrams that the system refused to send; `discarded`: messages not sent to a slow receiver, counted
-    for each."""
+    for each; `lost`: datagrams that were missing at first."""
 
     bad: int = 0
     unknown: int = 0
@@ -37,6 +37,7 @@ class SessionCounts:
     socket_drops: int = 0
     unsent: int = 0
     discarded: int = 0
+    lost: int = 0
 
     def __add__(self, other: SessionCounts) -> SessionCounts:
         return SessionCounts(*map(add, astuple(self), astuple(other)))
@@ -82,6 +83,7 @@ class SourceSessionStatistics:
     counters: SourceCounters
     txw_msgs: int = 0
     txw_bytes: int = 0
+    rctlr_rx_msgs: int = 0
     blocked: tuple[BlockedReceiver, ...] = ()
 
 

@@ -20,6 +20,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
+from dro.metrics.library_rows import LibraryRows
 from dro.proto.context.sources import BoundSource
 from dro.proto.interest.events import InterestEvent
 from dro.proto.unicast.connections import OnOutcome
@@ -52,6 +53,7 @@ from portals.endpoint.gauges import Gauges
 from portals.endpoint.interest import TrdInterest
 from portals.endpoint.join_rules import JoinRules
 from portals.endpoint.known_sources import known_source, seen_here
+from portals.endpoint.library import LibraryStatistics, open_rows
 from portals.endpoint.listing import PortalLists
 from portals.endpoint.multicast import TrdImmediate
 from portals.endpoint.options import ProxyOptions
@@ -71,8 +73,18 @@ STOP_GRACE_NS: Final = ms(1800)
 class EndpointPortal:
     """Implements `portals.shell.link.Link`, and `dro.transport.session.FragmentSink` for the receiving context."""
 
-    def __init__(self, ctx: WorkerContext, config: EndpointConfig, rng: random.Random | None = None) -> None:
-        """Raises: ResourceError when a port or group cannot be had."""
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        config: EndpointConfig,
+        rng: random.Random | None = None,
+        *,
+        library: LibraryRows | None = None,
+    ) -> None:
+        """`library`: where the statistics of the UM library are shown, if somebody wants them.
+
+        Raises: ResourceError when a port or group cannot be had.
+        """
         self._ctx = ctx
         self._config = config
         self._acl = AclEnforcement(config.acl, sending=config.sending, receiving=config.receiving)
@@ -116,6 +128,11 @@ class EndpointPortal:
         )
         self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
+        self._library: LibraryStatistics | None = None
+        if library is not None:
+            self._library = LibraryStatistics(
+                library, ctx.counters, ctx.loop, self.receiving, self.sending, ctx.limited
+            )
         ctx.on_reconfigure = self._on_reconfigure
         self._losses = Losses()
         self.receiving.joined.on_lost = self._on_lost
@@ -220,6 +237,8 @@ class EndpointPortal:
                 self.receiving.leave_unwanted()
                 self.sending.pools.forget_former()
                 self.receiving.joined.forget_former()
+                if self._library is not None:
+                    self._library.forget_former()
             case UpdateProxyReceiver() | RecordKnownInterest():
                 pass  # of interest alone
 
@@ -271,15 +290,21 @@ class EndpointPortal:
 
     def stop(self) -> int:
         had_sources = bool(self.sources)
+        if self._library is not None:
+            self._library.finish()
         self.sources.close_all()
         return STOP_GRACE_NS if had_sources else 0
 
     def close(self) -> None:
+        if self._library is not None:
+            self._library.finish()
         self.sending.close()
         self.receiving.close()
 
     def refresh_gauges(self) -> None:
         self._gauges.refresh(len(self.sources))
+        if self._library is not None:
+            self._library.refresh()
 
     # changes of the configuration
 
@@ -329,7 +354,7 @@ class EndpointPortal:
 
 def run_endpoint(ctx: WorkerContext, endpoint: EndpointConfig, config: DroConfig) -> None:
     """Main function of the worker."""
-    EndpointPortal(ctx, endpoint)
+    EndpointPortal(ctx, endpoint, library=open_rows(ctx, config))
     follower = DeviceFollower(ctx.loop, lambda reason: ctx.report(Trouble(reason)))
     ctx.ready()
     ctx.run()

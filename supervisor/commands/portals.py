@@ -8,13 +8,14 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Final
 
 from dro.clock import s
 from dro.config.change.portal_edit import with_portal, without_portal
-from dro.config.dro_xml.model import DroConfig
+from dro.config.dro_xml.model import DroConfig, statistics_on
 from dro.config.reading.problems import Warn
 from dro.errors import DroError, RefusedError, ResourceError
 from supervisor.admin.server import Arguments, Handler, Reply
@@ -22,6 +23,8 @@ from supervisor.admin.status import OperationResult
 from supervisor.parent.forked_task import Failed
 from supervisor.parent.operations import DRAIN_LIMIT_MS, Done, OperationOutcome
 from supervisor.parent.parent import Parent
+from supervisor.parent.process_plan import STATISTICS_NAME
+from supervisor.reload.plan import part_for
 from supervisor.reload.trial import read_new
 
 LOAD_LIMIT_NS: Final = s(30)
@@ -73,10 +76,18 @@ class PortalCommands:
         def on_removed(outcome: OperationOutcome) -> None:
             if outcome.is_ok:
                 configuration.set_config(without_portal(configuration.current, name), is_read=False)
+                self._tell_statistics()
             configuration.end_change()
             _answer(reply, outcome)
 
         self._change(f"portal remove {name}", lambda: operations.remove(name, on_removed, limit_ms=limit_ms))
+
+    def _tell_statistics(self) -> None:
+        """Tell who publishes statistics which portals there are."""
+        config, only = self._parent.configuration.current, frozenset({STATISTICS_NAME})
+        if statistics_on(config):
+            with suppress(DroError):  # no memory: it learns it with the next reload
+                self._parent.rollout.begin(part_for(config, only), lambda _: None, only=only)
 
     def _change(self, what: str, begin: Callable[[], object]) -> None:
         """Begin a change of the configuration; whoever ends it calls `end_change`."""
@@ -121,7 +132,9 @@ class PortalCommands:
         before = configuration.current
 
         def on_started(outcome: OperationOutcome) -> None:
-            if not outcome.is_ok:
+            if outcome.is_ok:
+                self._tell_statistics()
+            else:
                 configuration.set_config(before, is_read=False)
             configuration.end_change()
             _answer(reply, outcome)

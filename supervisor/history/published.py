@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from dro.errors import DecodeError, DroError
 from dro.lbmmon.packet import decode
+from dro.lbmmon.records import Unread
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event
@@ -103,7 +104,7 @@ class PublishedStatistics:
 
     def _read(self, packet: bytes) -> None:
         try:
-            self._importer.take(decode(packet))
+            self._importer.take([message for message in decode(packet) if not isinstance(message, Unread)])
         except DecodeError as e:
             self._importer.unread(str(e))
 

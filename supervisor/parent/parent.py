@@ -71,8 +71,8 @@ SAME_SIGNAL_NS: Final = ms(200)  # one order to stop, sent to the process and to
 FAULT_PAUSE_S: Final = 0.05  # after a turn that failed, as the next one may fail as well
 
 OBSERVERS: Final = {Role.MONITOR: EVENTS_SOCKET, Role.HISTORY: HISTORY_SOCKET}
-"""Those that look at the others and end after them, and where they are told of log events."""
-OBSERVER_GRACE_MS: Final = {Role.MONITOR: 500, Role.HISTORY: 5_000}
+"""Those of the observers, which look at the others and end after them, that are told of log events, and where."""
+OBSERVER_GRACE_MS: Final = {Role.MONITOR: 500, Role.HISTORY: 5_000, Role.STATISTICS: 5_000}
 
 EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1
@@ -170,7 +170,7 @@ class Parent(Generic[C]):
             return EXIT_OK
         self.run_dirs = self.processes.run_dirs = run_dirs
         self.rollout.run_dir = run_dirs.run
-        logs.send_events([run_dirs.run / OBSERVERS[w.spec.role] for w in self.workers if not w.spec.is_on_bus])
+        logs.send_events([run_dirs.run / OBSERVERS[w.spec.role] for w in self.workers if w.spec.role in OBSERVERS])
         try:
             self._set_up()
             while not self.is_stopping or any(worker.is_alive for worker in self.workers):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from dro.bus.counters import MAX_WORKERS
 from dro.bus.messages import Role
 from dro.config.change.reload_class import live_fields
-from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
+from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig, statistics_on
 from dro.errors import ConfigError
 from supervisor.admin.status import ROUTE_MANAGER_NAME
 from supervisor.parent.workers import WorkerSpec
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 MONITOR_NAME: Final = "monitor"
 HISTORY_NAME: Final = "history"
-OTHERS: Final = 3
+STATISTICS_NAME: Final = "statistics"
+"""It is given every configuration, as it tells of all of it."""
+OTHERS: Final = 4
 """Processes that are no portals, at most."""
 
 
@@ -29,6 +31,7 @@ def plan_of(config: DroConfig, history: HistoryOptions | None = None) -> list[Wo
     from router.worker import run_route_manager
     from supervisor.history.worker import run_history
     from supervisor.monitor.worker import run_monitor
+    from supervisor.statistics.worker import run_statistics
 
     portals = config.all_portals
     if len(portals) + OTHERS > MAX_WORKERS:
@@ -45,6 +48,8 @@ def plan_of(config: DroConfig, history: HistoryOptions | None = None) -> list[Wo
     found = [first, *map(portal, portals)]
     if (where := config.daemon.web_monitor) is not None:
         found.append(WorkerSpec(MONITOR_NAME, Role.MONITOR, lambda ctx: run_monitor(ctx, where, config)))
+    if statistics_on(config):
+        found.append(WorkerSpec(STATISTICS_NAME, Role.STATISTICS, lambda ctx: run_statistics(ctx, config)))
     if history is not None:
         found.append(WorkerSpec(HISTORY_NAME, Role.HISTORY, lambda ctx: run_history(ctx, history, config)))
     return found

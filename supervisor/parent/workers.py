@@ -45,8 +45,8 @@ class WorkerSpec:
 
     @property
     def is_on_bus(self) -> bool:
-        """Whether it and its siblings talk to each other; the monitor and the history only look."""
-        return self.role not in (Role.MONITOR, Role.HISTORY)
+        """Whether it and its siblings talk to each other; the others only look."""
+        return self.role in (Role.ROUTE_MANAGER, Role.ENDPOINT, Role.PEER)
 
 
 class WorkerState(Enum):

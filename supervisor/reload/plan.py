@@ -16,10 +16,11 @@ from typing import Final
 from dro.config.change.difference import Portal, differences, keep_daemon, portals_of, with_portals
 from dro.config.change.element_difference import Change
 from dro.config.change.reload_class import ReloadClass
-from dro.config.dro_xml.model import DroConfig, EndpointConfig
+from dro.config.dro_xml.model import DroConfig, EndpointConfig, statistics_on
 from dro.config.um.interfaces import ANY
 from dro.config.um.sets import RequestOptions, ResolverOptions, UnicastResolverOptions, servers_of, uses_multicast
 from supervisor.admin.status import ROUTE_MANAGER_NAME
+from supervisor.parent.process_plan import STATISTICS_NAME
 
 LOG: Final = "log"
 
@@ -36,7 +37,8 @@ class ActionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`target` is a portal, or with `of_daemon` `route-manager`, `log`, or for PENDING the element that waits."""
+    """`target` is a portal, or with `of_daemon` `route-manager`, `statistics`, `log`, or for PENDING the element that
+    waits."""
 
     kind: ActionKind
     target: str
@@ -82,9 +84,10 @@ class ReloadPlan:
         return all(action.kind is ActionKind.PENDING for action in self.actions)
 
 
-# Who takes over a change of an element of <daemon>. Those of monitoring come with the monitor.
+# Who takes over a change of an element of <daemon>.
 LIVE_OWNERS: Final = {
     "log": LOG,
+    **dict.fromkeys(("monitor", "daemon-monitor"), STATISTICS_NAME),
     **dict.fromkeys(("route-info", "route-recalculation", "extensions"), ROUTE_MANAGER_NAME),
 }
 
@@ -103,14 +106,16 @@ def plan_reload(running: DroConfig, new: DroConfig) -> ReloadPlan:
             case ReloadClass.DAEMON:
                 pending[element] = None
             case ReloadClass.LIVE if not change.portal:
-                if element in LIVE_OWNERS:
-                    parts[LIVE_OWNERS[element]] = None
+                parts[LIVE_OWNERS[element]] = None
             case ReloadClass.LIVE:
                 live[change.portal] = None
             case ReloadClass.PORTAL:
                 restarts[change.portal] = None
             case ReloadClass.NONE:
                 pass
+    is_told = statistics_on(running) and statistics_on(new)
+    if is_told and any(change.reload in (ReloadClass.LIVE, ReloadClass.PORTAL) for change in changes):
+        parts[STATISTICS_NAME] = None
     removed = [name for name in before if name not in after or type(before[name]) is not type(after[name])]
     added = [name for name in after if name not in before or name in removed]
     for name in (*removed, *added):
@@ -158,5 +163,5 @@ def after_reload(running: DroConfig, new: DroConfig, plan: ReloadPlan) -> DroCon
 
 def part_for(config: DroConfig, only: frozenset[str] | None) -> DroConfig:
     """Return what these workers have to read: the rest would hold up their traffic. The tree is for the parent."""
-    part = config if only is None else with_portals(config, only)
+    part = config if only is None or STATISTICS_NAME in only else with_portals(config, only)
     return replace(part, tree=None)

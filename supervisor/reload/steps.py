@@ -19,6 +19,7 @@ from dro.log.handler import Settings
 from supervisor.admin.status import ROUTE_MANAGER_NAME
 from supervisor.parent.operations import Done, OperationOutcome, Operations
 from supervisor.parent.parent import Parent
+from supervisor.parent.process_plan import STATISTICS_NAME
 from supervisor.reload.plan import LOG, ActionKind, ReloadPlan, needs
 
 
@@ -217,7 +218,8 @@ class Transaction:
         self._old = old
         restarts = plan.portals(ActionKind.RESTART)
         added = plan.portals(ActionKind.ADD)
-        live = {*plan.portals(ActionKind.LIVE), *([ROUTE_MANAGER_NAME] if plan.has_live(ROUTE_MANAGER_NAME) else [])}
+        workers = (name for name in (ROUTE_MANAGER_NAME, STATISTICS_NAME) if plan.has_live(name))
+        live = {*plan.portals(ActionKind.LIVE), *workers}
 
         def give(config: DroConfig, report: Report) -> None:
             def ended(problems: Mapping[str, str]) -> None:

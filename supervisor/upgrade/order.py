@@ -48,7 +48,7 @@ _LOOK_NS: Final = ms(20)
 _QUIET_LOOKS: Final = 500
 _SETTLE_NS: Final = s(2)  # from the last worker on, in which none may end
 _ANSWER_NS: Final = ms(200)  # for the answer to leave before the program does
-_ORDER: Final = (Role.ROUTE_MANAGER, Role.ENDPOINT, Role.PEER, Role.MONITOR, Role.HISTORY)
+_ORDER: Final = (Role.ROUTE_MANAGER, Role.ENDPOINT, Role.PEER, Role.MONITOR, Role.HISTORY, Role.STATISTICS)
 RELOAD_FIRST: Final = "tnwgdctl reload first, or restore the file"
 _NO_WAY_BACK: Final = "the former program is not there any more: see the log, install what works and upgrade again"
 

@@ -35,6 +35,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "access": (),
     "log": (),
     "monitor": ("--rounds", "3"),
+    "statistics": ("--rounds", "2"),
     "metrics": ("--portals", "20"),
     "umdump": (),
     "operator_stress": ("--seconds", "60"),

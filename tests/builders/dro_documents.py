@@ -18,7 +18,8 @@ TEXTS: Final = {
     "cipher-suites": "AES256-SHA256,TLS_AES_128_GCM_SHA256", "source-context-name": "out",
     "receiver-context-name": "in", "key-file": ROUTE_KEYS,
     "source-ip": "192.0.2.1", "multicast-group": "239.1.1.1", "daemon-monitor": "stats", "regex-pattern": "a.*b",
-    "transport-module": "topic=/t;context|ttl=1", "format-module": "separator=|", "pcre-pattern": "^a",
+    "transport-module": "topic=/t;context|ttl=1;address=192.0.2.9",
+    "format-module": "separator=|", "pcre-pattern": "^a",
 }  # fmt: skip
 OPTIONS: Final = (
     ("context", "request_tcp_port_high", "15000"), ("source", "transport", "lbtrm"), ("receiver", "use_late_join", "0"),

@@ -20,7 +20,7 @@ Path = tuple[str, ...]
 TEXTS: Final = {
     "web-monitor": ("*:8080", "*:8081"), "interface": ("127.0.0.1", "192.0.2.10"), "compression": ("LZ4", "LZ4"),
     "cipher-suites": ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"),
-    "key-file": (ROUTE_KEYS, OTHER_KEYS),
+    "key-file": (ROUTE_KEYS, OTHER_KEYS), "format-module": ("separator=,", "separator=|"),
 }  # fmt: skip
 # Numbers that have to fit each other: what stands there, and what else could.
 NUMBERS: Final = {
@@ -101,6 +101,8 @@ def values(place: Place) -> tuple[str, str]:
     if field.type in ("enum", "boolean", "integer"):
         canonical = list(dict.fromkeys(field.choices.values()))
         first_choice = FIRST_CHOICE.get((name, attribute), canonical[0])
+        if (name, attribute) == ("transport-module", "module"):
+            return "lbm", "lbmsnmp"  # udp has other options
         others = [choice for choice in canonical if choice != first_choice]
         return first_choice, others[-1] if others else first_choice
     first_text = field.sample or field.default or ""

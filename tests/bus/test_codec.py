@@ -241,7 +241,7 @@ def test_tags_and_roles_keep_their_numbers() -> None:
     routes = {"PortalUp": 2, "PortalGone": 3, "RouteTable": 4, "RouteInfoHeard": 5, "SendRouteInfo": 6, "LinkBusy": 7}
     for codec, expected in ((PARENT_MESSAGES, tags), (WORKER_REPORTS, reports), (ROUTE_MESSAGES, routes)):
         assert {kind.__name__: tag for kind, tag in codec._tags.items()} == expected
-    roles = {"ROUTE_MANAGER": 1, "ENDPOINT": 2, "PEER": 3, "MONITOR": 4, "HISTORY": 5}
+    roles = {"ROUTE_MANAGER": 1, "ENDPOINT": 2, "PEER": 3, "MONITOR": 4, "HISTORY": 5, "STATISTICS": 6}
     assert {role.name: role.value for role in Role} == roles
     assert ROUTE_MANAGER == 0
 

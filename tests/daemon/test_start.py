@@ -106,20 +106,6 @@ def test_a_mistake_in_the_file_is_refused_with_file_and_line(net: Net, host: Hos
     assert "worker started" not in process.stdout
 
 
-def test_monitoring_over_um_is_warned_about_and_ignored(net: Net, host: Host) -> None:
-    xml = configuration(net.folder)
-    monitors = '    <monitor interval="5"/>\n    <daemon-monitor/>\n  </daemon>'
-    text = xml.read_text().replace("  </daemon>", monitors)
-    xml.write_text(text)
-    process = start(host, xml)
-    process.wait_output("route recalculation took .*routes=2 process=", ENDS_S)
-    for number, element in enumerate(
-        ("<monitor", "<daemon-monitor"), text.splitlines().index(monitors.splitlines()[0]) + 1
-    ):
-        assert re.search(rf"\[warning\] {re.escape(str(xml))}:{number}: {element}.*ignored", process.stdout)
-    assert process.stop() == 0
-
-
 OF_ENDPOINTS = (
     "late-join", "topic-purge", "topic-interest-generate", "topic-domain-activity", "pattern-purge",
     "pattern-interest-generate", "pattern-domain-activity",
@@ -179,7 +165,6 @@ def test_an_example_runs_as_it_is(net: Net, host: Host, example: str) -> None:
     process = host.start([*argv, "dro-g1.xml"], "tnwgd", {"PYTHONPATH": str(ROOT)})
     count = len(trds) * (len(trds) - 1)
     process.wait_output(f"route recalculation took .*routes={count} process=", 120)  # 5 s after the last portal is up
-    assert re.search(r"\[warning\] \S*dro-g1.xml:\d+: <monitor", process.stdout)
     with books_of(process.pid, len(trds)) as books:
         apps = {trd: App(host, config, board, f"app{trd}") for trd, config in trds.items()}
         cell = {(s, r): 10 * s + r for s in trds for r in trds if s != r}

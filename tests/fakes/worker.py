@@ -30,6 +30,7 @@ Told = tuple[str, LogEvent, dict[str, object]]
 
 @dataclass
 class FakeIdentity:
+    counters_path: Path
     dro_node_id: int = 1 << 63 | 5
 
 
@@ -62,7 +63,7 @@ class FakeWorker:
     """What `WorkerContext` is to a worker of its own process. Callbacks of the worker are in `told`, by name."""
 
     def __init__(self, loop: Loop, folder: Path, index: int, name: str, role: Role = Role.ENDPOINT) -> None:
-        self.identity = FakeIdentity()
+        self.identity = FakeIdentity(folder / f"{name}.page")
         self.index = index
         self.incarnation = 1
         self.name = name
@@ -78,7 +79,7 @@ class FakeWorker:
         self.goes_on = False
         self.kept_dir = folder / f"{name}.kept"
         self.kept_dir.mkdir(exist_ok=True)
-        self.counters = CounterPage.create(folder / f"{name}.page")
+        self.counters = CounterPage.create(self.identity.counters_path)
         self.peers: dict[int, PeerUp] = {}
         self.is_stopping = self.is_ready = False
         self.reports: list[WorkerReport] = []

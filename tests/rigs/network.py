@@ -29,6 +29,7 @@ from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbtrm import DATA_HEADER
+from portals.endpoint.library import open_rows
 from portals.endpoint.portal import EndpointPortal
 from portals.peer.process.portal import PeerPortal
 from portals.peer.stream.connector import Initiator
@@ -218,7 +219,9 @@ class Dro:
         self._start_manager()
         for index, part in enumerate(self.config.portals, start=1):
             worker = self.workers[index] = _Worker(self, index, part.name, Role.ENDPOINT)
-            self.endpoints[part.domain_id] = EndpointPortal(worker.ctx, part)
+            self.endpoints[part.domain_id] = EndpointPortal(
+                worker.ctx, part, library=open_rows(worker.ctx, self.config)
+            )
         for index, peer in enumerate(self.config.peers, start=len(self.config.portals) + 1):
             worker = self.workers[index] = _Worker(self, index, peer.name, Role.PEER)
             self.peers[peer.name.partition("-")[2]] = PeerPortal(worker.ctx, peer, self.config)

@@ -24,6 +24,7 @@ from dro.um.fragment.tr_channel import TrChannel
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
+from portals.endpoint.library import open_rows
 from portals.endpoint.portal import EndpointPortal
 from router.settings import exchange_timing_of, own_dro, timing_of
 from router.worker import RouteManager
@@ -139,7 +140,7 @@ class OneProcess:
 
     def _start(self, number: int, endpoint: EndpointConfig) -> None:
         worker = self.workers[number] = _Worker(self, number, endpoint.name, Role.ENDPOINT)
-        portal = self.portals[number] = EndpointPortal(worker.ctx, endpoint)
+        portal = self.portals[number] = EndpointPortal(worker.ctx, endpoint, library=open_rows(worker.ctx, self.config))
         self.tr_sent[number] = []
         self._count(number, portal.receiving.resolution.channel)
 

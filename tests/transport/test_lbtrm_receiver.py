@@ -416,11 +416,13 @@ def test_what_is_missing_is_asked_for_on_time_and_given_up_on_time(group: Group)
     assert group.loop.next_deadline() is not None
     group.turn(due)
     assert group.naks() == [group.nak(2)]
-    assert group.session.counts() == SessionCounts(naks_sent=3)
+    assert group.session.counts() == SessionCounts(naks_sent=3, lost=2)
     group.turn(BEGAN + ms(101) - 1)
     assert group.session.counts().unrecoverable == 0
     group.turn(BEGAN + ms(101))
-    assert group.session.counts() == SessionCounts(unrecoverable=1, naks_sent=group.session.core.stats.naks_sent)
+    assert group.session.counts() == SessionCounts(
+        unrecoverable=1, naks_sent=group.session.core.stats.naks_sent, lost=2
+    )
     assert group.loop.next_deadline() == BEGAN + ms(3) + s(3)
 
 
@@ -432,10 +434,10 @@ def test_session_messages_and_ncfs_reach_the_session(group: Group) -> None:
     assert group.naks() == [group.nak(1, 2)]
     group.put(lbtrm.encode(lbtrm.Ncf(group.nak_port, SESSION, 0, 1, 0, (1, 9))))
     group.put(lbtrm.encode(lbtrm.Ncf(group.nak_port, SESSION, 0, 0, 0, (2,))))
-    assert group.session.counts() == SessionCounts(unrecoverable=1, naks_sent=2)
+    assert group.session.counts() == SessionCounts(unrecoverable=1, naks_sent=2, lost=2)
     assert group.session.core.stats.ncfs_ignored == 2
     group.put(lbtrm.encode(lbtrm.SessionMessage(group.nak_port, SESSION, 1, 2, 2)))
-    assert group.session.counts() == SessionCounts(unrecoverable=2, naks_sent=2), "out of the source's window"
+    assert group.session.counts() == SessionCounts(unrecoverable=2, naks_sent=2, lost=2), "out of the source's window"
 
 
 def test_a_session_begins_with_a_session_message_too(group: Group) -> None:

@@ -13,11 +13,19 @@ from typing import Final
 
 from dro.config.change.acl_difference import acl_changes
 from dro.config.change.element_difference import Change, element_changes
-from dro.config.change.reload_class import ReloadClass, reload_class_at
+from dro.config.change.reload_class import ReloadClass
 from dro.config.change.um_difference import option_changes, um_changes
-from dro.config.dro_xml.model import DaemonConfig, DroConfig, EndpointConfig, PeerConfig, PublishingConfig
+from dro.config.dro_xml.model import (
+    DaemonConfig,
+    DroConfig,
+    EndpointConfig,
+    PeerConfig,
+    PublishingConfig,
+    statistics_on,
+)
 from dro.config.reading.reader import Node
 from dro.config.reading.schema import elements, fields_of
+from dro.config.um.used import used_options
 
 Portal = EndpointConfig | PeerConfig
 
@@ -40,25 +48,29 @@ def portals_of(config: DroConfig) -> dict[str, Portal]:
 def _daemon_changes(old: DroConfig, new: DroConfig) -> Iterator[Change]:
     before, after = _plain_daemon(old.daemon), _plain_daemon(new.daemon)
     nodes = _daemon_node(old), _daemon_node(new)
+    has_process = statistics_on(old), statistics_on(new)
     for element in elements()["daemon"].children:
-        if element == "daemon-monitor":
-            yield from _daemon_monitor(before, after, nodes)
+        if element in ("monitor", "daemon-monitor"):
+            for change in _statistics(element, (before, after), nodes):
+                waits = change.reload is ReloadClass.LIVE and has_process[0] != has_process[1]
+                yield replace(change, reload=ReloadClass.DAEMON) if waits else change
             continue
         for change in element_changes(element, (before, after), nodes, ("daemon",), ""):
             yield replace(change, reload=ReloadClass.NONE) if element in _UM_FILES else change
 
 
-def _daemon_monitor(before: DaemonConfig, after: DaemonConfig, nodes: tuple[Node, Node]) -> Iterator[Change]:
-    path = ("daemon", "daemon-monitor")
-    old, new = before.daemon_monitor, after.daemon_monitor
-    if old is None or new is None:
-        yield from element_changes(path[-1], (before, after), nodes, path[:1], "")
-        return
-    plain = tuple(replace(d, daemon_monitor=replace(m, um=old.um)) for d, m in ((before, old), (after, new)))
-    yield from element_changes(path[-1], (plain[0], plain[1]), nodes, path[:1], "")
-    for one in option_changes(old.um, new.um):
-        cls = reload_class_at((*path, "lbm-config")) if one.has_effect else ReloadClass.NONE
-        yield Change(f"{'/'.join(path)}/{one.subject}", "", one.old, one.new, cls, one.origin, one.was)
+def _statistics(element: str, daemons: tuple[DaemonConfig, DaemonConfig], nodes: tuple[Node, Node]) -> Iterator[Change]:
+    """Yield changes of an element that has UM options, whatever they come from."""
+    [field] = fields_of(element)
+    old, new = (getattr(daemon, field) for daemon in daemons)
+    if old is not None and new is not None:
+        daemons = daemons[0], replace(daemons[1], **{field: replace(new, um=old.um)})
+    yield from element_changes(element, daemons, nodes, ("daemon",), "")
+    for one in option_changes(old.um, new.um) if old is not None and new is not None else ():
+        if not (one.origin or one.was):  # follows from what else changed
+            continue
+        cls = ReloadClass.LIVE if tuple(one.subject.split()) in used_options() else ReloadClass.NONE
+        yield Change(f"daemon/{element}/{one.subject}", "", one.old, one.new, cls, one.origin, one.was)
 
 
 def _plain_daemon(daemon: DaemonConfig) -> DaemonConfig:

@@ -12,7 +12,7 @@ from functools import cache
 
 from dro.config.reading.schema import elements, fields_of, is_used
 from dro.config.um.options import Option
-from dro.config.um.used import used_options
+from dro.config.um.used import MONITORING, used_options
 
 
 class ReloadClass(Enum):
@@ -49,7 +49,8 @@ def live_fields(element: str) -> tuple[str, ...]:
 def um_reload_class(option: Option) -> ReloadClass:
     """The class of a UM option: contexts, sources and receivers of a portal take their options when they are made.
 
-    One that no portal asks for is no reason to restart one: applications and portals share files.
+    One that no portal asks for is no reason to restart one: applications and portals share files. Those of monitoring
+    count where they come to something, in `<monitor>`.
     """
-    is_used = option.relevance == "yes" and option.key in used_options(in_portals=True)
+    is_used = option.relevance == "yes" and option.key in used_options(in_portals=True).difference(MONITORING)
     return ReloadClass.PORTAL if is_used else ReloadClass.NONE

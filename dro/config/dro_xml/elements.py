@@ -23,8 +23,9 @@ from dro.config.reading.record import check, read_record
 from dro.config.um.sources import Reading, read_portal_um
 
 MAX_NAME_BYTES: Final = 127  # Guess: over-long names are errors, the limit is not documented
-PROCESS_NAMES: Final = frozenset({"route-manager", "tnwgd", "monitor"})
+PROCESS_NAMES: Final = frozenset({"route-manager", "tnwgd", "monitor", "statistics"})
 """Of processes of the DRO that are no portals: commands and the log would not know which one is meant."""
+_OF_PORTALS: Final = frozenset({"default", "portal-config", "portal-stats"})
 _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,127}")
 
 
@@ -85,7 +86,7 @@ def read_context_name(el: ElementReader) -> str:
 
 
 def read_publishing(el: ElementReader, *, in_portal: bool = False) -> PublishingConfig | None:
-    """`<publishing-interval>`: the last setting of a group holds. A portal has no group `gateway-config`."""
+    """`<publishing-interval>`: the last setting of a group holds. A portal has the groups of `_OF_PORTALS` alone."""
     if not el.is_present:
         return None
     intervals: dict[str, int] = {}
@@ -93,8 +94,8 @@ def read_publishing(el: ElementReader, *, in_portal: bool = False) -> Publishing
     for group in groups:
         name, interval_s = group.text("name"), group.integer("ivl")
         group.done()
-        if in_portal and name == "gateway-config":
-            group.warning("gateway-config has no function in a portal, ignored")
+        if in_portal and name and name not in _OF_PORTALS:
+            group.warning(f"{name} has no effect in a portal, ignored")
         elif name:
             intervals[name] = interval_s
     if not groups:

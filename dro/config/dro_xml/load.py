@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from lxml import etree
@@ -18,6 +19,7 @@ from dro.config.dro_xml.elements import read_endpoint
 from dro.config.dro_xml.elements_daemon import read_daemon
 from dro.config.dro_xml.elements_peer import read_peer
 from dro.config.dro_xml.model import AclConfig, DroConfig, EndpointConfig, PeerConfig
+from dro.config.dro_xml.monitor import monitor_of_portals
 from dro.config.dro_xml.unsupported import split_limits
 from dro.config.reading.problems import OnIgnored, Problems, Warn
 from dro.config.reading.reader import ElementReader
@@ -78,6 +80,11 @@ def read_root(root: etree._Element, file: str, reading: Reading) -> DroConfig:
     _check_peer_names(endpoints, peers, problems)
     for acl in (*(e.acl for e in endpoints), *(p.acl for p in peers)):
         _check_patterns(acl, problems)
+    if daemon.monitor is None:
+        portals: list[EndpointConfig | PeerConfig] = [*endpoints, *peers]
+        portals.sort(key=lambda portal: portal.line)
+        monitor = monitor_of_portals(portals, reading, is_beside_binary=daemon.daemon_monitor is not None)
+        daemon = replace(daemon, monitor=monitor)
     config = DroConfig(daemon=daemon, portals=tuple(endpoints), peers=tuple(peers), file=file, tree=el.node())
     if problems.errors:  # what this release would refuse afterwards is reported with the rest
         with suppress(ConfigError):  # UM options that cannot be put together are among the errors already

@@ -70,14 +70,36 @@ class MapConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class UdpConfig:
+    """Where datagrams with statistics go: to `mcgroup`, else `bcaddress`, else `address`; those not set are empty."""
+
+    mcgroup: str
+    bcaddress: str
+    address: str
+    port: int
+    ttl: int  # of multicast
+    interface: str  # of multicast: dotted local address; 0.0.0.0 for any
+
+
+@dataclass(frozen=True, slots=True)
 class MonitorConfig:
-    """`<monitor>` with its two modules: transport statistics of the UM contexts."""
+    """`<monitor>` with its two modules, or what UM options say instead: statistics of the UM contexts.
+
+    `um` holds the options of the statistics context and its source, `udp` replaces them. While it `is_held` nothing is
+    sent: pb statistics and those of `<daemon-monitor>` exclude each other.
+    """
 
     interval_s: int  # 0: off
     transport_module: str  # lbm, lbmsnmp or udp
-    transport_options: tuple[tuple[str, str], ...]
+    topic: str
+    um: UmOptions
+    udp: UdpConfig | None
     format_module: str  # csv or pb
     separator: str
+    is_held: bool = False
+
+    def __str__(self) -> str:
+        return f"every {self.interval_s} s by {self.transport_module} as {self.format_module}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +124,7 @@ class PublishingConfig:
 
 @dataclass(frozen=True, slots=True)
 class DaemonMonitorConfig:
-    """`<daemon-monitor>`: binary daemon statistics (deprecated)."""
+    """`<daemon-monitor>`: binary daemon statistics (deprecated). `um` holds the options of its context and source."""
 
     topic: str
     publishing: PublishingConfig
@@ -392,3 +414,10 @@ class DroConfig:
     def all_portals(self) -> tuple[EndpointConfig | PeerConfig, ...]:
         """Endpoints, then peers."""
         return (*self.portals, *self.peers)
+
+
+def statistics_on(config: DroConfig) -> bool:
+    """Whether statistics are published over UM."""
+    monitor = config.daemon.monitor
+    is_sent = monitor is not None and monitor.interval_s > 0 and not monitor.is_held
+    return is_sent or config.daemon.daemon_monitor is not None

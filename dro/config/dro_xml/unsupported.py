@@ -6,7 +6,7 @@ by the daemon. A row is removed when its feature is implemented.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -49,7 +49,6 @@ class _Row:
 
 
 SOME: Final = "some values"
-_IGNORED: Final = "not supported yet, ignored"
 _NO_MAPS: Final = "names are kept without tables of a fixed size, ignored"
 
 
@@ -61,14 +60,7 @@ _TABLE: Final = (
     _Row((*_DAEMON, "lbm-license-file"), "no licence is needed, ignored"),
     _Row((*_DAEMON, "topicmap"), _NO_MAPS),
     _Row((*_DAEMON, "patternmap"), _NO_MAPS),
-    _Row((*_DAEMON, "monitor"), _IGNORED),
-    _Row((*_DAEMON, "daemon-monitor"), _IGNORED),
-    _Row((*_DAEMON, "publishing-interval"), _IGNORED),
-    _Row((*_DAEMON, "remote-snapshot-request"), _IGNORED),
-    _Row((*_DAEMON, "remote-config-changes-request"), _IGNORED),
-    _Row((*_ENDPOINT, "publishing-interval"), _IGNORED),
     _Row((*_PEER, "udp", "coalesce-threshold"), "messages are always copied into one datagram, ignored"),
-    _Row((*_PEER, "publishing-interval"), _IGNORED),
 )
 
 
@@ -97,6 +89,12 @@ def _by_topic(endpoint: EndpointConfig) -> UmOptions:
     return made
 
 
+def _of_statistics(config: DroConfig) -> list[UmOptions]:
+    """List what was set of the options that statistics leave by."""
+    found = (one.um for one in (config.daemon.monitor, config.daemon.daemon_monitor) if one is not None)
+    return [UmOptions({key: value for key, value in um.explicit.items() if um.origin(key)}, um.origins) for um in found]
+
+
 def _all_options(endpoint: EndpointConfig) -> tuple[UmOptions, ...]:
     return endpoint.sending.context(), endpoint.receiving.context(), _by_topic(endpoint)
 
@@ -111,6 +109,10 @@ def _refused_options(endpoint: EndpointConfig) -> Iterator[ConfigError]:
             settings = (s for part in layer.parts(SOURCE) if part.matcher for s in part.settings)
             asked += [DEFAULTS.with_parsed([Parsed(s.option, s.value, s.origin)])
                       for s in settings if s.option.key == TRANSPORT and s.value not in (None, *_REPLACED)]  # fmt: skip
+    yield from _transport_errors(asked)
+
+
+def _transport_errors(asked: Iterable[UmOptions]) -> Iterator[ConfigError]:
     for options in asked:
         try:
             check_transport(options)
@@ -143,6 +145,17 @@ def _idle_names(config: DroConfig) -> Iterator[ConfigWarning]:
                     )
 
 
+def _idle_intervals(config: DroConfig) -> Iterator[ConfigWarning]:
+    """Yield a warning for intervals of portals where no daemon statistics are sent."""
+    if config.tree is None or config.daemon.daemon_monitor is not None:
+        return
+    for kind in ("endpoint", "peer"):
+        for node in config.tree.find("portals", kind, "publishing-interval"):
+            if node.is_present:
+                what = "has no effect without <daemon-monitor>"
+                yield ConfigWarning(what, node.file, node.line, "<publishing-interval>")
+
+
 def _unread_keys(config: DroConfig) -> Iterator[ConfigError]:
     given = config.daemon.route_authentication
     if given is None or not given.unread or config.tree is None:
@@ -154,7 +167,8 @@ def _unread_keys(config: DroConfig) -> Iterator[ConfigError]:
 
 def _idle_options(config: DroConfig) -> Iterator[ConfigWarning]:
     """Yield all UM options without effect in two lines, however many portals share their files."""
-    to_come, outside = without_effect(*chain.from_iterable(map(_all_options, config.portals)), in_portals=True)
+    given = (*chain.from_iterable(map(_all_options, config.portals)), *_of_statistics(config))
+    to_come, outside = without_effect(*given, in_portals=True)
     for node in config.tree.find("portals") if config.tree is not None else ():
         for what, is_information in ((to_come, False), (outside, True)):
             if what:
@@ -173,6 +187,9 @@ def unsupported(config: DroConfig) -> list[ConfigError | ConfigWarning]:
                 found.append(ConfigWarning(row.what, node.file, node.line, shown))
     found += _unread_keys(config)
     found += _idle_names(config)
+    found += _idle_intervals(config)
+    found += [error for options in _of_statistics(config) for error in refusals(options)]
+    found += _transport_errors(_of_statistics(config))
     for endpoint in config.portals:
         found += {str(error): error for error in _refused_options(endpoint)}.values()
         if (divided := _two_trds(endpoint)) is not None:

@@ -111,6 +111,10 @@ class ElementReader:
         """Whether there is a child of that name; nobody is taken to have read it."""
         return name in self._children
 
+    def gives(self, attribute: str) -> bool:
+        """Whether the file has that attribute."""
+        return self._element is not None and attribute in self._element.attrib
+
     def child(self, name: str) -> ElementReader:
         """The child of that name, present or absent; always the same."""
         self._claimed.add(name)

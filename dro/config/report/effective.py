@@ -45,6 +45,12 @@ def um_lines(options: UmOptions, *, skip: frozenset[OptionKey] = frozenset(), wi
             yield f"{key[0]} {key[1]} = {_shown(key, options.value(*key))} [{origin}]"
 
 
+def option_values(options: UmOptions, scope: str) -> list[tuple[str, str]]:
+    """List name and value of every option of a scope; passwords are not shown."""
+    table = sorted((pair for pair in option_table().items() if pair[0][0] == scope), key=lambda pair: pair[0])
+    return [(key[1], _shown(key, options.value(*key))) for key, option in table if option.rule.kind is not Kind.API]
+
+
 def _shown(key: OptionKey, value: Value) -> str:
     if key[1].endswith("_password"):
         return _HIDDEN if value else ""

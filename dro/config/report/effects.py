@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dro.config.dro_xml.unsupported import SOME, limit_of
-from dro.config.reading.schema import XML_SPACE, elements
+from dro.config.reading.schema import XML_SPACE, elements, is_used
 
 Row = tuple[str, str]
 """Element and attribute; the attribute is empty for the content or the element itself."""
@@ -54,7 +54,7 @@ def effect_of(element: str, attribute: str) -> Effect:
             return Effect(EffectKind.HOLDS)
     if limit:
         return Effect(EffectKind.REFUSED if "refused" in limit.partition(":")[0] else EffectKind.WARNED, limit)
-    if spec.status != "no":
+    if spec.status != "no" and not is_used(element):
         return Effect(EffectKind.IGNORED)
     if not attribute and spec.content is None:
         return Effect(EffectKind.HOLDS)

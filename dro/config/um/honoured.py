@@ -14,7 +14,7 @@ from typing import Final
 from dro.config.reading.problems import ConfigErrors
 from dro.config.um.options import OptionKey, UmOptions, option_table
 from dro.config.um.rules import Kind, Value
-from dro.config.um.used import transports, used_options
+from dro.config.um.used import MONITORING, transports, used_options
 from dro.errors import ConfigError, HostError
 
 TRANSPORT: Final = ("source", "transport")
@@ -126,7 +126,7 @@ def without_effect(*given: UmOptions, in_portals: bool = False) -> tuple[str, st
     """
     used, done = used_options(), _DONE_ANYWAY
     if in_portals:
-        used -= IDLE_IN_PORTALS
+        used = (used - IDLE_IN_PORTALS).union(MONITORING)
     to_come: dict[str, None] = {}
     outside: dict[str, None] = {}
     for options in given:

@@ -23,6 +23,7 @@ from dro.errors import ConfigError
 
 DEFAULT_FILE_VARIABLE: Final = "LBM_DEFAULT_CONFIG_FILE"
 XML_FILE_VARIABLE: Final = "LBM_XML_CONFIG_FILENAME"
+APPID_VARIABLE: Final = "LBM_MONITOR_APPID"
 _SERVER_VARIABLE: Final = "LBM_UMM_INFO"
 _PORTS_VARIABLE: Final = "LBM_USE_ORIG_DEFAULT_PORTS"
 _MONITOR_VARIABLES: Final = {
@@ -31,7 +32,7 @@ _MONITOR_VARIABLES: Final = {
     "LBM_MONITOR_TRANSPORT_OPTS": "monitor_transport_opts",
     "LBM_MONITOR_FORMAT": "monitor_format",
     "LBM_MONITOR_FORMAT_OPTS": "monitor_format_opts",
-    "LBM_MONITOR_APPID": "monitor_appid",
+    APPID_VARIABLE: "monitor_appid",
 }
 StrPath = str | os.PathLike[str]
 
@@ -46,11 +47,10 @@ def environment_options(environ: Mapping[str, str], problems: Problems, lookup: 
         problems.warning(f"{_PORTS_VARIABLE}: has no effect, default ports are those since version 3.3")
     for variable, name in _MONITOR_VARIABLES.items():
         value = environ.get(variable, "")
-        for scope in ("context", "event_queue") if value else ():
-            try:
-                options = options.with_(scope, name, value, lookup=lookup, origin=variable)
-            except ConfigError as e:
-                problems.warning(f"{variable}: {e.what}, ignored")
+        try:
+            options = options.with_("context", name, value, lookup=lookup, origin=variable) if value else options
+        except ConfigError as e:
+            problems.warning(f"{variable}: {e.what}, ignored")
     path = environ.get(DEFAULT_FILE_VARIABLE, "")
     if path:
         try:

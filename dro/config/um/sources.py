@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from dro.config.reading.fetch import is_url
 from dro.config.reading.problems import Problems
@@ -22,11 +23,22 @@ from dro.config.um.honoured import empty_ranges, must_count
 from dro.config.um.interfaces import Lookup
 from dro.config.um.layers import ContextOptions, Layer, PlainLayer, XmlLayer, find_application, overridden
 from dro.config.um.options import DEFAULTS, Parsed, UmOptions, option_table, parse_setting, scopes_of
-from dro.config.um.program import XML_FILE_VARIABLE, environment_options
+from dro.config.um.program import APPID_VARIABLE, XML_FILE_VARIABLE, environment_options
 from dro.config.um.text_file import is_xml, parse_um_lines, read_text
 from dro.config.um.xml_document import Application, UmDocument, parse_um_xml
 from dro.errors import ConfigError, HostError
 from dro.start_folder import shown_folder
+
+
+class ValuePlace(Protocol):
+    """Where a value was written, and where problems with it go."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+    def error(self, what: str, *, remedy: str = "") -> None: ...
+    def warning(self, what: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -45,7 +57,10 @@ class Reading:
         """Put the options of the environment into `base`."""
         if self.environ.get(XML_FILE_VARIABLE):
             self.problems.warning(f"{XML_FILE_VARIABLE}: has no effect in a DRO, <xml-config> names the file")
-        self.base = environment_options(self.environ, self.problems, self.lookup)
+        if self.environ.get(APPID_VARIABLE):
+            self.problems.warning(f"{APPID_VARIABLE}: has no effect in a DRO, its portals have ids of their own")
+        given = {name: value for name, value in self.environ.items() if name != APPID_VARIABLE}
+        self.base = environment_options(given, self.problems, self.lookup)
 
     def read_document(self, path: str) -> tuple[UmDocument, Application] | None:
         """A UM XML file and the application of this DRO in it; None after an error."""
@@ -178,7 +193,7 @@ def _read_attributes(el: ElementReader, reading: Reading) -> tuple[PlainLayer, d
     return PlainLayer(tuple(settings)), elements
 
 
-def find_um_file(written: str, file: str, el: ElementReader) -> str:
+def find_um_file(written: str, file: str, place: ValuePlace) -> str:
     """The path to open for a name in `<lbm-config>`: relative names count from the working directory of the process.
 
     Guess: when nothing is there, the file of that name beside the DRO file is taken, with a warning, so that a DRO
@@ -188,6 +203,6 @@ def find_um_file(written: str, file: str, el: ElementReader) -> str:
         return written
     beside = Path(file).parent / written
     if beside.exists():
-        el.warning(f"{written!r} is not in the working directory, using {beside}")
+        place.warning(f"{written!r} is not in the working directory, using {beside}")
         return str(beside)
     return written

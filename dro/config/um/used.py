@@ -27,7 +27,10 @@ _ELSEWHERE: frozenset[OptionKey] = frozenset(
         ("source", "transport"),
     }
 )
-
+MONITORING: Final[tuple[OptionKey, ...]] = tuple(
+    ("context", f"monitor_{name}") for name in ("interval", "transport", "transport_opts", "format", "format_opts")
+)
+"""Of portals; they switch on the statistics of a DRO, which has them for all of it."""
 
 # A portal forwards fragments as they come: it neither gathers messages nor puts them into order, and it repeats what
 # the origin says about its last message.
@@ -61,4 +64,5 @@ def _sets() -> Iterator[type[OptionSet]]:
 def used_options(*, in_portals: bool = False) -> frozenset[OptionKey]:
     """Scope and name of all options with an effect, convenience options included; `in_portals`: in a DRO."""
     asked = _ELSEWHERE.union(*(one.keys() for one in _sets() if not (in_portals and one in _OF_APPLICATIONS)))
+    asked = asked.union(MONITORING) if in_portals else asked
     return asked | {key for key, option in option_table().items() if asked.intersection(option.sets_also)}

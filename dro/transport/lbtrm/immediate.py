@@ -95,6 +95,9 @@ class ImmediateReceiver:
                     for at in range(run.offset, run.offset + run.fragments * run.stride, run.stride):
                         self._on_message(bytes(view[at : at + run.length]), transport.address)
 
+    def sessions(self) -> Sequence[ReceiverTransport]:
+        return list(self._sessions.values())
+
     def counts(self) -> SessionCounts:
         return sum((session.counts() for session in self._sessions.values()), self._past + self._group.counts())
 

@@ -160,7 +160,8 @@ class LbtrmReceiver(ReceiverTransport):
         return format_source(self.address).encode()
 
     def counts(self) -> SessionCounts:
-        return SessionCounts(unrecoverable=self.unrecoverable_dgrams, naks_sent=self.core.stats.naks_sent)
+        stats = self.core.stats
+        return SessionCounts(unrecoverable=self.unrecoverable_dgrams, naks_sent=stats.naks_sent, lost=stats.lost)
 
     def statistics(self) -> ReceiverSessionStatistics:
         no_topic = self.lbm_msgs_no_topic_rcved

@@ -371,8 +371,8 @@ class LbtrmSender:
         )
 
     def statistics(self) -> SourceSessionStatistics:
-        core = self.core
-        return SourceSessionStatistics(format_source(self.address), replace(core.stats), core.txw_msgs, core.txw_bytes)
+        core, source = self.core, format_source(self.address)
+        return SourceSessionStatistics(source, replace(core.stats), core.txw_msgs, core.txw_bytes, core.rctlr_rx_msgs)
 
     # NAKs and timers
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from dro.clock import ms
@@ -22,7 +23,7 @@ from dro.proto.unicast.connections import OnOutcome, Outcome
 from dro.timers import Timer
 from dro.transport.kind import ImmediateListener, OnImmediate, SessionHost
 from dro.transport.registry import immediate_kind
-from dro.transport.session import SenderTransport, SessionCounts
+from dro.transport.session import ReceiverTransport, SenderTransport, SessionCounts
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.wire.source_string import TransportAddress
 
@@ -122,6 +123,10 @@ class ImmediateMessages:
             self._sender = None
 
     # the end
+
+    def heard(self) -> Sequence[ReceiverTransport]:
+        """Sessions of others that are heard now."""
+        return () if self._receiver is None else self._receiver.sessions()
 
     def counts(self) -> SessionCounts:
         return SessionCounts() if self._receiver is None else self._receiver.counts()

@@ -32,6 +32,10 @@ class SourceSessions:
         """Sessions that have sources."""
         return list(self._users)
 
+    def sessions(self) -> list[SenderTransport]:
+        """List all sessions, also those that only repair what they had sent."""
+        return [*self._users, *self._lingering]
+
     def acquire(self, options: UmOptions, former: int = 0) -> SenderTransport:
         """The session for a new source with these options. Raises: ResourceError naming the option to change.
 
@@ -83,13 +87,13 @@ class SourceSessions:
         """End every session at once."""
         for sender, (pool, _) in self._users.items():
             pool.forget(sender)
-        for sender in [*self._users, *self._lingering]:
+        for sender in self.sessions():
             sender.close(0, self._loop.now_ns())
         self._users.clear()
 
     def counts(self) -> SessionCounts:
         """Add up the counts of all sessions since the start."""
-        return sum((sender.counts() for sender in (*self._users, *self._lingering)), self._past)
+        return sum((sender.counts() for sender in self.sessions()), self._past)
 
     def _on_closed(self, sender: SenderTransport) -> None:
         self._lingering.discard(sender)

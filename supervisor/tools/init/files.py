@@ -23,6 +23,9 @@ DEFAULT_LISTEN_PORT: Final = 26123
 DEFAULT_RESOLVER_PORT: Final = 12965
 DEFAULT_PORTS: Final = {"lbmrd": 15380, "srs": 27000}
 SRSES_MAX: Final = 5
+STATISTICS_FILE: Final = "statistics.cfg"
+_STATISTICS_GROUP: Final = "239.192.255.1"
+"""Of no TRD that has a default."""
 _FIRST_PORT: Final = 15000
 _PORTS_PER_TRD: Final = 100
 _BLOCKS: Final = 100
@@ -75,6 +78,7 @@ class Starter:
     name: str
     trds: tuple[tuple[int, Trd], ...]  # (domain id, TRD)
     companion: Companion | None = None
+    has_statistics: bool = False
 
 
 # what somebody typed; all raise ConfigError with what and remedy
@@ -253,8 +257,13 @@ def um_text(trd: NewTrd, domain_id: int, block: int) -> str:
     return _render("trd.cfg", trd=trd, domain_id=domain_id, base=base, data_group=data_group)
 
 
-def dro_text(starter: Starter, um_paths: Sequence[str]) -> str:
-    """The DRO file. `um_paths`: of each TRD the UM file, as it is to be written."""
+def statistics_text() -> str:
+    """A plain-text UM configuration file for statistics of DROs on this host."""
+    return _render("statistics.cfg", group=_STATISTICS_GROUP, port=DEFAULT_RESOLVER_PORT)
+
+
+def dro_text(starter: Starter, um_paths: Sequence[str], statistics: str) -> str:
+    """The DRO file. `um_paths`: of each TRD the UM file, as it is to be written; `statistics`: that of these."""
     ids = [domain_id for domain_id, _ in starter.trds]
     return _render(
         "dro.xml",
@@ -262,5 +271,6 @@ def dro_text(starter: Starter, um_paths: Sequence[str]) -> str:
         ids=ids,
         endpoints=list(zip(ids, um_paths, strict=True)),
         companion=starter.companion,
+        statistics=statistics,
         web_port=_WEB_PORT + (ids[0] - 1) % _WEB_PORTS,
     )

@@ -27,6 +27,7 @@ from dro.errors import ConfigError, ResourceError
 from dro.standard_streams import say
 from supervisor.tools.init.files import (
     DEFAULT_LISTEN_PORT,
+    STATISTICS_FILE,
     Companion,
     NewTrd,
     Starter,
@@ -42,6 +43,7 @@ from supervisor.tools.init.files import (
     read_port,
     read_trd,
     shown,
+    statistics_text,
     um_file_name,
     um_text,
 )
@@ -86,6 +88,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--listen", metavar="PORT", help="listen for the companion on that port")
     for kind in (direct, peer):
         kind.add_argument("--name", help="name of the DRO (default: that of the host)")
+        kind.add_argument("--statistics", action="store_true", help="publish statistics over UM, on this host alone")
         kind.add_argument("--output", metavar="FILE", help=f"the file to write (default: {DEFAULT_OUTPUT})")
         kind.add_argument("--force", action="store_true", help="replace files that exist")
 
@@ -145,6 +148,7 @@ def make_starter(values: _Asker | _Options, kind: str | None) -> Starter:
         "kind", "Kind of link: direct (two TRDs that this host reaches) or peer (one end)", "direct", _kind
     )
     name = values.get("name", "Name of the DRO", default_name(), read_name)
+    has_statistics = values.get("statistics", "", "", bool)
     what = (
         "its UM configuration file; or INTERFACE and what resolves topics, to have one made: INTERFACE,GROUP:PORT "
         "(multicast), INTERFACE,lbmrd=ADDRESS:PORT (daemons) or INTERFACE,srs=ADDRESS:PORT (TCP)"
@@ -164,11 +168,12 @@ def make_starter(values: _Asker | _Options, kind: str | None) -> Starter:
         if ids[0] == ids[1]:
             raise ConfigError(f"both TRDs have domain id {ids[0]}", remedy="give each its own")
         first = trd("trd1", "First TRD", ids[0])
-        return Starter(name, ((ids[0], first), (ids[1], trd("trd2", "Second TRD", ids[1], first))))
+        trds = (ids[0], first), (ids[1], trd("trd2", "Second TRD", ids[1], first))
+        return Starter(name, trds, has_statistics=has_statistics)
     question = "Companion at the other end: HOST:PORT to connect to, or PORT to listen on"
     companion = values.get("companion", question, str(DEFAULT_LISTEN_PORT), read_companion)
     domain_id = values.get("domain", "", "1" if companion.host else "2", read_domain)
-    return Starter(name, ((domain_id, trd("trd", "TRD of this end", domain_id)),), companion)
+    return Starter(name, ((domain_id, trd("trd", "TRD of this end", domain_id)),), companion, has_statistics)
 
 
 def default_name() -> str:
@@ -209,7 +214,7 @@ def _existing(files: Iterable[Path]) -> str:
 
 
 def plan_files(starter: Starter, output: Path, folder: Path | None = None) -> dict[Path, str]:
-    """Texts by path, the DRO file last. `folder`: make them refer to each other there instead."""
+    """Texts by path, the DRO file last. `folder`: make them refer to each other there instead. Raises: ConfigError."""
     place = (output.parent if folder is None else folder).absolute()
     files: dict[Path, str] = {}
     paths = []
@@ -220,7 +225,12 @@ def plan_files(starter: Starter, output: Path, folder: Path | None = None) -> di
         path = place / um_file_name(domain_id)
         files[path] = um_text(trd, domain_id, domain_id - 1 if starter.companion else nth)
         paths.append(str(path))
-    files[place / output.name] = dro_text(starter, paths)
+    statistics = str(place / STATISTICS_FILE) if starter.has_statistics else ""
+    if ";" in statistics:  # which ends an option
+        raise ConfigError(f"{statistics}: a name with a semicolon", remedy="write to another directory")
+    if statistics:
+        files[Path(statistics)] = statistics_text()
+    files[place / output.name] = dro_text(starter, paths, statistics)
     return files
 
 
@@ -274,6 +284,8 @@ def _report(starter: Starter, output: Path, files: Mapping[Path, str], notes: Se
         if isinstance(trd, NewTrd):
             path = output.parent.absolute() / um_file_name(domain_id)
             lines.append(f"applications of TRD {domain_id} (domain id) use {path}")
+    if starter.has_statistics:
+        lines.append(f"statistics: lbmmon --transport-opts config={output.parent.absolute() / STATISTICS_FILE}")
     lines.append(f"check: tnwgd -v {output}")
     if runs:
         lines.append(f"run:   tnwgd {output}")

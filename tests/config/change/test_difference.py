@@ -229,6 +229,17 @@ def test_a_monitor_that_is_off_is_none() -> None:
     assert [c.path for c in differences(dro(), dro(daemon='<monitor interval="3"/>'))] == ["daemon/monitor@interval"]
 
 
+def test_options_that_statistics_leave_by_are_told_by_name() -> None:
+    def monitor(options: str) -> DroConfig:
+        return dro(daemon=f'<monitor interval="3"><transport-module options="topic=t{options}"/></monitor>')
+
+    [option] = differences(monitor(""), monitor(";source|implicit_batching_interval=5"))
+    assert (option.path, option.old, option.new) == ("daemon/monitor/source implicit_batching_interval", "200", "5")
+    assert option.reload is ReloadClass.LIVE
+    [idle] = differences(monitor(""), monitor(";source|ume_late_join=1"))
+    assert idle.reload is ReloadClass.NONE
+
+
 def test_statistics_under_the_daemon_count_as_those_of_the_monitor() -> None:
     group = '<publishing-interval><group name="default" ivl="1"/></publishing-interval>'
     inside = dro(daemon=f"<daemon-monitor topic='t'>{group}</daemon-monitor>")

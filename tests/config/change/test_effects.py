@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dro.config.dro_xml.model import DroConfig
+from dro.config.dro_xml.model import DroConfig, statistics_on
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
 from dro.config.reading.problems import ConfigErrors
 from dro.config.reading.schema import XML_SPACE, elements
@@ -80,6 +80,13 @@ def listener(text: str, _folder: Path) -> object:
         return str(e)
     assert where is not None
     return address_of(where)
+
+
+def published(text: str, _folder: Path) -> object:
+    """What the worker that publishes statistics is given."""
+    config = load(text)
+    assert statistics_on(config)
+    return config.daemon.monitor, config.daemon.daemon_monitor, [portal.publishing for portal in config.all_portals]
 
 
 def run_directory(text: str, _folder: Path) -> object:
@@ -269,6 +276,29 @@ def of_daemon() -> Iterator[Probe]:
     file = f"<key-file>{ROUTE_KEYS}</key-file>"
     unsigned = f'<extensions><route-authentication accept-unsigned="@">{file}</route-authentication></extensions>'
     yield Probe(("route-authentication", "accept-unsigned"), ("no", "yes"), daemon(unsigned), routes)
+    monitor = '<monitor interval="5"><transport-module {}/><format-module {}/></monitor>'
+    for (element, name), values in {
+        ("transport-module", "module"): ("lbm", "lbmsnmp"), ("transport-module", "options"): ("topic=a", "topic=b"),
+        ("format-module", "module"): ("csv", "pb"), ("format-module", "options"): ("separator=|", "separator=!"),
+    }.items():  # fmt: skip
+        text = monitor.format(
+            *(f'{name}="@"' if one == element else "" for one in ("transport-module", "format-module"))
+        )
+        yield Probe((element, name), values, daemon(text), published)
+    yield Probe(("monitor", "interval"), ("5", "6"), daemon('<monitor interval="@"/>'), published)
+    yield Probe(("daemon-monitor", "topic"), ("a", "b"), daemon('<daemon-monitor topic="@"/>'), published)
+    for name in ("remote-snapshot-request", "remote-config-changes-request"):
+        text = daemon(f'<daemon-monitor><{name} allow="@"/></daemon-monitor>')
+        yield Probe((name, "allow"), ("0", "1"), text, published)
+    group = "<publishing-interval><group name='{}' ivl='{}'/></publishing-interval>"
+    for name, values, parts in (
+        ("name", ("default", "portal-stats"), ("@", "5")),
+        ("ivl", ("5", "6"), ("portal-stats", "@")),
+    ):
+        text = group.format(*parts)
+        yield Probe(("group", name), values, daemon(f"<daemon-monitor>{text}</daemon-monitor>"), published, "daemon")
+        of_portal = fill(DOCUMENT, daemon="<daemon-monitor/>", both=text)
+        yield Probe(("group", name), values, of_portal, published, "portal")
     named = "<source-context-name>A</source-context-name>"
     file = fill(SITE, daemon="<xml-config>{folder}/@.xml</xml-config>", both=named)
     yield Probe(("xml-config", ""), ("tcp", "lbtrm"), file, on_a_site, shows=(SESSION,))

@@ -20,7 +20,7 @@ from dro.config.reading.problems import Problems
 from dro.config.um.layers import ContextOptions, PlainLayer, XmlLayer
 from dro.config.um.options import DEFAULTS, Parsed, option_table
 from dro.config.um.rules import Kind
-from dro.config.um.used import used_options
+from dro.config.um.used import MONITORING, used_options
 from dro.config.um.xml_document import parse_um_xml
 from dro.errors import ConfigError
 from tests.fakes.lookup import FakeLookup
@@ -155,7 +155,7 @@ def test_every_option_with_a_meaning_is_seen(load: Load) -> None:
             continue
         change = changes[subject]
         is_relevant = option_table()[scope, name].relevance == "yes"
-        has_meaning = is_relevant and (scope, name) in used_options(in_portals=True)
+        has_meaning = is_relevant and (scope, name) in used_options(in_portals=True).difference(MONITORING)
         assert change.reload is (ReloadClass.PORTAL if has_meaning else ReloadClass.NONE), subject
         assert change.new == value
 

@@ -5,6 +5,8 @@ A2, A3: not well-formed, see `test_hostile_xml.py`. B1: `test_load.py`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dro.config.dro_xml.model import DroConfig, EndpointConfig, PeerConfig
@@ -163,18 +165,20 @@ def test_a16_a_short_keepalive_is_taken_with_a_warning() -> None:
     assert "dro.xml:3: <gateway-keepalive>: interval 1000 is short, 2000 or more is advised" in warnings
 
 
-def test_a17_unknown_options_of_the_monitor_modules_are_ignored() -> None:
+def test_a17_unknown_options_of_the_monitor_modules_are_ignored(tmp_path: Path) -> None:
     warnings: list[str] = []
+    (tmp_path / "a.cfg").write_text("context resolver_multicast_ttl 4\nsource transport lbtrm\n")
     text = (
-        "<monitor interval='5'><transport-module module='lbm' options='config=/a.cfg;topic=/t;context|ttl=1;speed=2'/>"
+        f"<monitor interval='5'><transport-module options='config={tmp_path}/a.cfg;topic=/t;context|ttl=1;speed=2'/>"
         "<format-module module='csv' options='config=/a.cfg;separator=|'/></monitor>"
     )
     monitor = daemon(text, warnings).daemon.monitor
     assert monitor is not None
-    assert monitor.transport_options == (("config", "/a.cfg"), ("topic", "/t"), ("context|ttl", "1"))
-    assert monitor.separator == "|"
+    assert (monitor.topic, monitor.separator) == ("/t", "|")
+    assert monitor.um.get_int("context", "resolver_multicast_ttl") == 4
     assert "dro.xml:2: <format-module>: options: 'config' is not known, ignored" in warnings
-    assert "dro.xml:2: <transport-module>: options: 'speed' is not known, ignored" in warnings
+    for name in ("speed", "context|ttl"):
+        assert f"dro.xml:2: <transport-module>: options: '{name}' is not known, ignored" in warnings
 
 
 def test_a18_parts_of_the_daemon_monitor_may_stand_under_daemon() -> None:
@@ -198,7 +202,7 @@ def test_a18_the_group_of_the_gateway_is_ignored_in_a_portal() -> None:
     made = endpoint(f"<publishing-interval>{groups}</publishing-interval>", warnings).publishing
     assert made is not None
     assert made.intervals_s == (("portal-stats", 2),)
-    assert "dro.xml:3: <group>: gateway-config has no function in a portal, ignored" in warnings
+    assert "dro.xml:3: <group>: gateway-config has no effect in a portal, ignored" in warnings
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def test_example_files_load_from_anywhere(folder: str, count: int) -> None:
     assert len({ResolverOptions.of(p.um).incoming_address for p in config.portals}) == count
     assert config.portals[0].lbm_config == (str(EXAMPLES / folder / "trd1.cfg"),)
     assert all("is not in the working directory, using" in w for w in warnings)
-    limits = [str(limit) for limit in unsupported(config)]
-    assert limits[:1] == [f"{path}:7: <monitor>: not supported yet, ignored"]
-    (options,) = limits[1:]
+    assert config.daemon.monitor is not None
+    assert config.daemon.monitor.topic == "dro/stats"
+    (options,) = [str(limit) for limit in unsupported(config)]
     assert "UM options without effect yet: " in options
     assert options.count("source transport_lbtru_interface (") == count
     assert "mim_address" not in options

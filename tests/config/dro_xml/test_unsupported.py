@@ -34,10 +34,32 @@ def test_a_plain_file_has_no_limits() -> None:
     assert limits("<name>N</name><log type='console'/>", "<hotlink-index>2</hotlink-index>") == []
 
 
-@pytest.mark.parametrize("name", ["monitor", "daemon-monitor", "publishing-interval"])
-def test_monitors_are_told_by_name(name: str) -> None:
-    content = {"publishing-interval": "<group name='default' ivl='1'/>"}.get(name, "")
-    assert limits(f"<{name}>{content}</{name}>") == [(f"u.xml:2: <{name}>: not supported yet, ignored", False)]
+@pytest.mark.parametrize("text", ["<monitor interval='5'/>", "<daemon-monitor/>"])
+def test_statistics_are_supported(text: str) -> None:
+    assert limits(text) == []
+
+
+def test_intervals_of_a_portal_want_daemon_statistics() -> None:
+    group = "<publishing-interval><group name='default' ivl='1'/></publishing-interval>"
+    told = [("u.xml:3: <publishing-interval>: has no effect without <daemon-monitor>", False)]
+    assert limits("", group) == told
+    assert limits("<daemon-monitor/>", group) == []
+
+
+@pytest.mark.parametrize("options", ["source|transport=lbtru", "source|transport=lbtsmx"])
+def test_statistics_leave_by_transports_that_there_are(options: str) -> None:
+    [(text, is_error)] = limits(f"<monitor interval='5'><transport-module options='{options}'/></monitor>")
+    assert text.startswith("u.xml:2: source transport: lbt")
+    assert is_error
+
+
+def test_intervals_of_other_objects_than_contexts_are_told_by_name() -> None:
+    scopes = ("event_queue", "receiver", "wildcard_receiver")
+    inner = "".join(f"<option scope='{scope}' name='monitor_interval' value='5'/>" for scope in (*scopes, "context"))
+    [(text, is_error)] = limits("", f"<lbm-attributes>{inner}</lbm-attributes>")
+    names = ", ".join(f"{scope} monitor_interval (u.xml:3)" for scope in scopes)
+    assert text.endswith(f"<portals>: 3 UM options without effect yet: {names}")
+    assert not is_error
 
 
 def test_access_control_is_supported() -> None:
@@ -56,10 +78,10 @@ def test_user_group_and_pid_file_are_no_limits() -> None:
 def test_udp_is_supported_but_for_one_threshold_and_all_is_told_in_file_order() -> None:
     peer = f"\n<peer><name>P</name>{TCP}<udp><port>5</port>%s</udp></peer>"
     assert limits("", portals=peer % "") == []
-    told = limits("<daemon-monitor/>", portals=peer % "<coalesce-threshold>9</coalesce-threshold>")
+    told = limits("<patternmap size='9'/>", portals=peer % "<coalesce-threshold>9</coalesce-threshold>")
     what = "messages are always copied into one datagram, ignored"
     assert told == [
-        ("u.xml:2: <daemon-monitor>: not supported yet, ignored", False),
+        ("u.xml:2: <patternmap>: names are kept without tables of a fixed size, ignored", False),
         (f"u.xml:4: <coalesce-threshold>: {what}", False),
     ]
 

@@ -62,7 +62,7 @@ def test_messages_name_the_included_file(dro: Path) -> None:
     assert str(caught.value).startswith(f"{dro.parent}/one.xml:3: <domain-id>: 0 is out of range")
     (dro.parent / "one.xml").write_text("<publishing-interval>\n<group name='default' ivl='1'/></publishing-interval>")
     write(dro, f"<endpoint><name>A</name><domain-id>1</domain-id>{include('one.xml')}</endpoint>")
-    assert str(unsupported(load(dro))[0]).startswith(f"{dro.parent}/one.xml:1: <publishing-interval>: not")
+    assert str(unsupported(load(dro))[0]).startswith(f"{dro.parent}/one.xml:1: <publishing-interval>: has no effect")
 
 
 def test_the_same_list_in_two_portals(dro: Path) -> None:

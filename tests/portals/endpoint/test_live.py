@@ -32,12 +32,13 @@ def cost_of(dro: OneProcess, trd: int, topic: bytes) -> int:
 
 
 def test_the_live_fields_of_an_endpoint() -> None:
-    """Elements that are live and without effect yet are not among them; a warning says so when they are set."""
+    """Those of statistics are for another process, which gets the configuration as well."""
     assert set(live.LIVE[EndpointConfig]) == {
         "acl",
         "context_query",
         "cost",
         "max_queue_bytes",
+        "publishing",
         "remote_pattern",
         "remote_topic",
         "smart_batch",
@@ -280,6 +281,7 @@ def test_each_live_field_is_noticed_and_taken_over(field: str, tmp_path: Path, s
         "remote_topic": '<remote-topic timeout="1"/>',
         "remote_pattern": '<remote-pattern max-patterns="1"/>',
         "context_query": '<context-query timeout="1"/>',
+        "publishing": '<publishing-interval><group name="default" ivl="1"/></publishing-interval>',
     }
     with one_process(tmp_path, stepper, 2) as dro:
         old, new = dro.config.portals[0], dro.write({1: xml[field]}).portals[0]

@@ -16,7 +16,7 @@ from dro.config.dro_xml.unsupported import limit_of
 from dro.config.reading.problems import ConfigErrors
 from dro.config.reading.schema import elements
 from dro.config.um.options import option_table
-from supervisor.reload.plan import LIVE_OWNERS, Action, ActionKind, ReloadPlan, after_reload, plan_reload
+from supervisor.reload.plan import LIVE_OWNERS, Action, ActionKind, ReloadPlan, after_reload, part_for, plan_reload
 from supervisor.reload.records import plan_record
 from tests.builders.dro_documents import documents
 from tests.builders.dro_file import parse_dro
@@ -57,6 +57,34 @@ def test_the_same_meaning_is_no_action() -> None:
     plan = plan_reload(dro(A, B), dro(B, A, daemon="<!-- nothing --><route-info/>"))
     assert plan == ReloadPlan((), ())
     assert plan.is_empty
+
+
+def test_statistics_begin_and_end_with_the_daemon_and_hear_of_everything_meanwhile() -> None:
+    on, other = '<monitor interval="5"/>', '<monitor interval="6"/><daemon-monitor/>'
+    assert actions(dro(A), dro(A, daemon=on)) == [(PENDING, "monitor")]
+    assert actions(dro(A, daemon=on), dro(A, daemon="<daemon-monitor/>")) == [(LIVE, "statistics")]
+    assert actions(dro(A, daemon=other), dro(A)) == [(PENDING, "monitor"), (PENDING, "daemon-monitor")]
+    assert actions(dro(A, daemon=on), dro(A, daemon=other)) == [(LIVE, "statistics")]
+    assert actions(dro(A, daemon=on), dro(A, B, daemon=on)) == [(LIVE, "statistics"), (ADD, "B")]
+    assert actions(dro(A, daemon=on), dro(A, daemon=on + "<pidfile>p</pidfile>")) == [(PENDING, "pidfile")]
+    config = dro(A, B, daemon=on)
+    assert part_for(config, frozenset({"A"})).all_portals == config.portals[:1]
+    assert part_for(config, frozenset({"A", "statistics"})).all_portals == config.portals
+
+
+def test_an_interval_of_a_portal_restarts_none() -> None:
+    def interval(seconds: int) -> DroConfig:
+        option = f'<option scope="context" name="monitor_interval" value="{seconds}"/></lbm-attributes>'
+        return dro(A.replace("</lbm-attributes>", option))
+
+    assert actions(interval(5), interval(6)) == [(LIVE, "statistics")]
+    [change] = [one for one in plan_reload(interval(5), interval(6)).changes if one.path == "daemon/monitor"]
+    assert (change.old, change.new) == ("every 5 s by lbm as csv", "every 6 s by lbm as csv")
+    plan = plan_reload(dro(A), interval(6))
+    assert [(action.kind, action.target) for action in plan.actions] == [(PENDING, "monitor")]
+    running = after_reload(dro(A), interval(6), plan)
+    assert running.daemon.monitor is None
+    assert [change.path for change in plan_reload(running, interval(6)).pending] == ["daemon/monitor"]
 
 
 def test_the_order_of_actions() -> None:
@@ -141,7 +169,8 @@ def cases() -> list[Place]:
 
 
 OWNERS = {
-    "log": "log", "route-info": "route-manager", "route-recalculation": "route-manager", "extensions": "route-manager",
+    "log": "log", "monitor": "statistics", "daemon-monitor": "statistics", "route-info": "route-manager",
+    "route-recalculation": "route-manager", "extensions": "route-manager",
 }  # fmt: skip
 IN_PLACE = {
     "cost", "max-queue", "source-deletion-delay", "smart-batch", "acl", "topic-resolution", "remote-topic",
@@ -155,7 +184,19 @@ OLD_FORMS = {
 }  # fmt: skip
 
 
+TOLD = Action(LIVE, "statistics", of_daemon=True)
+"""The worker that tells of all of the DRO hears of every change that comes into force."""
+
+
 def expected(place: Place) -> list[Action]:
+    found = _expected(place)
+    if not found or found[0].kind is PENDING or TOLD in found:
+        return found
+    at = int(found[0].of_daemon)
+    return [*found[:at], TOLD, *found[at:]]
+
+
+def _expected(place: Place) -> list[Action]:
     if place.path[1] == "daemon":
         child = place.path[2]
         if child in WAITS:
@@ -211,6 +252,9 @@ class FakeDro:
                 case ActionKind.LIVE, "route-manager" if action.of_daemon:
                     values = {name: getattr(new.daemon, name) for name in _ROUTE_FIELDS}
                     self.daemon = replace(self.daemon, **values)
+                case ActionKind.LIVE, "statistics" if action.of_daemon:
+                    values = {name: getattr(new.daemon, name) for name in ("monitor", "daemon_monitor")}
+                    self.daemon = replace(self.daemon, **values)
                 case ActionKind.LIVE, name:
                     self._in_place(name, told[name])
                 case ActionKind.REMOVE, name:
@@ -234,6 +278,11 @@ class FakeDro:
         return replace(like, daemon=self.daemon, portals=endpoints, peers=peers)
 
 
+def element_of(path: str) -> str:
+    """The child of the daemon that a change is in: below it the trees of `FakeDro` show nothing."""
+    return path.split("/")[1].partition("@")[0]
+
+
 def means(portal: Portal) -> dict[str, object]:
     """A portal without what is known to make no difference."""
     found = {f.name: getattr(portal, f.name) for f in fields(portal) if f.compare}
@@ -253,7 +302,7 @@ def means(portal: Portal) -> dict[str, object]:
     return found
 
 
-NO_EFFECT = ("license_file", "topic_map", "pattern_map", "xml_config", "monitor", "daemon_monitor")
+NO_EFFECT = ("license_file", "topic_map", "pattern_map", "xml_config")
 
 
 @settings(max_examples=MANY, deadline=None)
@@ -270,7 +319,7 @@ def test_carrying_out_a_plan_leads_to_the_new_configuration(one: bytes, other: b
     running.daemon = replace(running.daemon, **nobody)
     left = [c for c in differences(running.config(new), new) if c.reload is not ReloadClass.NONE]
     assert {change.reload for change in left} <= {ReloadClass.DAEMON}
-    assert {change.path for change in left} == {change.path for change in plan.pending}
+    assert {element_of(change.path) for change in left} == {element_of(change.path) for change in plan.pending}
     reached = differences(running.config(new), after_reload(old, new, plan))
     assert all(change.reload is ReloadClass.NONE for change in reached), "a portal keeps what has no effect"
     assert set(running.portals) == set(portals_of(new))

@@ -17,7 +17,8 @@ import pytest
 
 from dro.bus.messages import Role
 from dro.config.dro_xml.load import load_dro
-from dro.config.dro_xml.model import WebMonitorConfig
+from dro.config.dro_xml.model import DaemonMonitorConfig, PublishingConfig, WebMonitorConfig
+from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from supervisor.history.worker import HistoryOptions
 from supervisor.main import main
@@ -241,6 +242,11 @@ def test_a_missing_argument_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert "CONFIG is missing" in capfd.readouterr().err
 
 
+DAEMON_MONITOR = DaemonMonitorConfig(
+    "t", PublishingConfig(), answers_snapshots=False, obeys_changes=False, lbm_config=(), um=UmOptions()
+)
+
+
 def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_dro(str(quick), warn=lambda _: None)
     specs = process_plan.plan_of(config)
@@ -256,7 +262,9 @@ def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.Mon
     assert [(s.name, s.role) for s in process_plan.plan_of(watched)][3:] == [("monitor", Role.MONITOR)]
     kept = process_plan.plan_of(watched, HistoryOptions(Path("h")))
     assert [(s.name, s.role) for s in kept][3:] == [("monitor", Role.MONITOR), ("history", Role.HISTORY)]
-    monkeypatch.setattr(process_plan, "MAX_WORKERS", 4)
+    published = replace(config, daemon=replace(config.daemon, daemon_monitor=DAEMON_MONITOR))
+    assert [(s.name, s.role) for s in process_plan.plan_of(published)][3:] == [("statistics", Role.STATISTICS)]
+    monkeypatch.setattr(process_plan, "MAX_WORKERS", 5)
     with pytest.raises(ConfigError, match="at most 1"):
         process_plan.plan_of(config)
 

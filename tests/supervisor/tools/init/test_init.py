@@ -16,7 +16,7 @@ import pytest
 from lxml import etree
 
 from dro.config.dro_xml.load import load_dro
-from dro.config.dro_xml.model import DroConfig
+from dro.config.dro_xml.model import DroConfig, statistics_on
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
 from dro.config.um.sets import tr_ways
 from dro.errors import ConfigError
@@ -117,6 +117,35 @@ def test_one_end_of_a_peer_link_loads(
     lines = capsys.readouterr().out.splitlines()
     assert not [line for line in lines if line.startswith("note: ")]
     assert lines[-1] == f"run:   tnwgd {output}"
+
+
+def test_statistics_have_a_um_file_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "s.xml"
+    assert init.main(["direct", *TRDS, "--statistics", "--output", str(output)]) == 0
+    out = capsys.readouterr().out
+    assert f"statistics: lbmmon --transport-opts config={tmp_path}/statistics.cfg\n" in out
+    assert "note: " not in out
+    warnings: list[str] = []
+    config = load(output, warnings)
+    assert (warnings, unsupported(config), statistics_on(config)) == ([], [], True)
+    made = config.daemon.monitor
+    assert made is not None
+    assert (made.interval_s, made.transport_module, made.format_module) == (10, "lbm", "pb")
+    assert made.um.get_str("source", "transport") == "tcp"
+    assert made.um.get_int("context", "resolver_multicast_ttl") == 0
+    trds = [tr_ways(portal.receiving.context()) for portal in config.portals]
+    assert tr_ways(made.um) not in trds
+    ordinary = tmp_path / "o.xml"
+    assert init.main(["direct", *TRDS, "--output", str(ordinary), "--force"]) == 0
+    assert not statistics_on(load(ordinary))
+
+
+def test_statistics_want_a_directory_without_a_semicolon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a;b").mkdir()
+    arguments = ["peer", "--trd", "127.0.0.1", "--listen", "1", "--output", f"{tmp_path}/a;b/dro.xml"]
+    assert init.main([*arguments, "--statistics"]) == 1
+    assert "a;b/statistics.cfg: a name with a semicolon" in capsys.readouterr().err
+    assert init.main(arguments) == 0
 
 
 def test_um_files_that_exist_are_used_and_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The worker that publishes statistics over UM, as commercial applications and DROs do."""
