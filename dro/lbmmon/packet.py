@@ -19,6 +19,7 @@ from dro.lbmmon.records import DroStats, LibraryStats, Message, MonitorSender, U
 SIGNATURE: Final = 0x1B33041B
 HEADER: Final = Struct("!IHHHH")
 _PAIR: Final = Struct("!HH")
+NAMES: Final = {CSV: "csv", PB: "pb"}
 VERSIONS: Final = {CSV: 5, PB: 1}
 APPLICATION_MAX: Final = 255
 """Bytes of an application id."""
@@ -107,11 +108,6 @@ def _module(attributes: dict[int, bytes]) -> int:
     return module
 
 
-def module_of(packet: bytes) -> int:
-    """Tell which format a packet has. Raises: DecodeError."""
-    return _module(_attributes(split(packet)[1]))
-
-
 def _sender(told: dict[int, bytes]) -> MonitorSender:
     numbers = {kind: told.get(kind, b"") for kind in _WIDTHS}
     if wide := [kind for kind, value in numbers.items() if len(value) > 8]:
@@ -125,8 +121,11 @@ def _sender(told: dict[int, bytes]) -> MonitorSender:
     )  # fmt: skip
 
 
-def decode(packet: bytes, separator: str = "") -> Iterator[Message]:
-    """Read one packet; the separator of csv is found out unless it is given. Raises: DecodeError."""
+def decode(packet: bytes, separator: str = "", only: int = 0) -> Iterator[Message]:
+    """Read one packet; the separator of csv is found out unless it is given. Raises: DecodeError.
+
+    `only`: the module `CSV` or `PB`, if others are refused.
+    """
     kind, block, data = split(packet)
     if kind in _OTHERS:
         return iter([Unread(f"{_OTHERS[kind]} (packet type {kind})")])
@@ -137,9 +136,11 @@ def decode(packet: bytes, separator: str = "") -> Iterator[Message]:
         attributes = _attributes(block)
         sender, module = _sender(attributes), _module(attributes)
     except DecodeError:
-        if (made := pb_form.with_attributes(name, data)) is None:
+        if only == CSV or (made := pb_form.with_attributes(name, data)) is None:
             raise
         return pb_form.messages_of(made)
+    if only not in (0, module):
+        raise DecodeError("lbmmon.format", f"it is {NAMES[module]}, not {NAMES[only]}")
     if module == PB:
         return pb_form.messages_of(pb_form.parsed(name, data), sender)
     if kind == DRO:

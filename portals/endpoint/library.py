@@ -25,7 +25,7 @@ from dro.transport.registry import KINDS
 from dro.transport.session import ReceiverTransport, SenderTransport
 from dro.um.fragment.context import FragmentContext
 
-AT_ONCE: Final = 64
+AT_ONCE: Final = 32
 """Sessions that are shown in one refresh."""
 STEPS_AT_ONCE: Final = 4
 """Of counting topics, in one refresh; the rest runs in slices of the loop."""

@@ -155,37 +155,36 @@ def test_protobuf_statistics_are_those_of_the_pages(tmp_path: Path) -> None:
 def test_contexts_and_sessions_are_published_by_the_names_of_the_guide(tmp_path: Path) -> None:
     separator = ' options="separator=|"'
     xml = monitor_xml(Path("{file}"), form="csv", options=separator)
-    with site_with(tmp_path, xml) as (site, file), listening(file) as listener:
-        with traffic(site) as publisher:
-            site.wait(lambda: bool(listener.library("source_transport")), "sessions")
-            publisher.stop()
-            site.wait(lambda: is_quiet(site), "the end of traffic")
-            shown = {portal.name: portal for portal in portals_now(site).portals}
+    with site_with(tmp_path, xml) as (site, file), listening(file) as listener, traffic(site) as publisher:
+        site.wait(lambda: bool(listener.library("source_transport")), "sessions")
+        publisher.stop()
+        site.wait(lambda: is_quiet(site), "the end of traffic")
+        shown = {portal.name: portal for portal in portals_now(site).portals}
 
-            def told(kind: str, application: str) -> dict[str, LibraryStats]:
-                """The newest of each session, or of the context."""
-                return {stats.source: stats for stats in listener.library(kind, application)}
+        def told(kind: str, application: str) -> dict[str, LibraryStats]:
+            """The newest of each session, or of the context."""
+            return {stats.source: stats for stats in listener.library(kind, application)}
 
-            def received() -> int:
-                sessions = told("receiver_transport", "Gateway_Portal_P1_rcv_ctx").values()
-                return sum(stats.values["tcp.lbm_msgs_rcved"] for stats in sessions)
+        def received() -> int:
+            sessions = told("receiver_transport", "Gateway_Portal_P1_rcv_ctx").values()
+            return sum(stats.values["tcp.lbm_msgs_rcved"] for stats in sessions)
 
-            on_page = shown["P1"][Slot.TOPIC_RCVD] + shown["P1"][Slot.CONTROL_RCVD]
-            site.wait(lambda: received() >= on_page, "the last messages")
-            sent = told("source_transport", "Gateway_Portal_P2_src_ctx")
-            assert all(source.startswith("LBTRM:127.0.0.1:") for source in sent)
-            assert sum(stats.values["lbtrm.msgs_sent"] for stats in sent.values()) > 0
-            assert sum(stats.values["lbtrm.rxs_sent"] for stats in sent.values()) == shown["P2"][Slot.RETRANSMITTED]
-            for portal in PORTALS:
-                for part in ("rcv_ctx", "src_ctx"):
-                    context = told("context", f"Gateway_Portal_{portal}_{part}")[""]
-                    assert context.sender.domain_id == int(portal[1:])
-                    assert context.sender.pid == site.pid
-                    assert len(context.sender.context_instance) == 8
-            channel = told("context", "Gateway_Portal_P1_rcv_ctx")[""].values
-            assert channel["tr_dgrams_sent"] > 0
-            assert channel["tr_bytes_rcved"] > channel["tr_dgrams_rcved"] > 0
-            assert b"|" in listener.heard[-1][1]
+        on_page = shown["P1"][Slot.TOPIC_RCVD] + shown["P1"][Slot.CONTROL_RCVD]
+        site.wait(lambda: received() >= on_page, "the last messages")
+        sent = told("source_transport", "Gateway_Portal_P2_src_ctx")
+        assert all(source.startswith("LBTRM:127.0.0.1:") for source in sent)
+        assert sum(stats.values["lbtrm.msgs_sent"] for stats in sent.values()) > 0
+        assert sum(stats.values["lbtrm.rxs_sent"] for stats in sent.values()) == shown["P2"][Slot.RETRANSMITTED]
+        for portal in PORTALS:
+            for part in ("rcv_ctx", "src_ctx"):
+                context = told("context", f"Gateway_Portal_{portal}_{part}")[""]
+                assert context.sender.domain_id == int(portal[1:])
+                assert context.sender.pid == site.pid
+                assert len(context.sender.context_instance) == 8
+        channel = told("context", "Gateway_Portal_P1_rcv_ctx")[""].values
+        assert channel["tr_dgrams_sent"] > 0
+        assert channel["tr_bytes_rcved"] > channel["tr_dgrams_rcved"] > 0
+        assert b"|" in listener.heard[-1][1]
 
 
 def test_statistics_as_datagrams(tmp_path: Path) -> None:

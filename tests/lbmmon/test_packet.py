@@ -303,3 +303,12 @@ def test_a_text_of_a_stranger_is_read_in_one_pass(text: str) -> None:
     packet = framed(CONTEXT, attribute_table(format_attribute(CSV)), text.encode())
     with pytest.raises(DecodeError):
         list(decode(packet))
+
+
+@pytest.mark.parametrize(("module", "only", "said"), [(PB, CSV, "it is pb, not csv"), (CSV, PB, "it is csv, not pb")])
+def test_one_format_alone_is_read_where_it_is_asked_for(module: int, only: int, said: str) -> None:
+    values = {"tcp.bytes_rcved": 1}
+    stats = LibraryStats(MonitorSender(1, "a", "", 2, 3), "receiver_transport", "TCP:192.0.2.1:14371", values)
+    assert list(decode(encode(stats, module), only=module)) == list(decode(encode(stats, module)))
+    with pytest.raises(DecodeError, match=said):
+        decode(encode(stats, module), only=only)

@@ -55,7 +55,7 @@ def arguments() -> argparse.ArgumentParser:
 def _run(options: MonitorOptions, stop: EndRequest) -> int:
     place = place_of(options.transport, options.transport_opts, options.config)
     printer = Printer(PROG, stop, is_json=options.json, packets=options.packets)
-    printer.only = options.format
+    printer.only = FORMATS.get(options.format, 0)
     printer.separator = separator_of(options.format, options.format_opts)
     StatisticsListener(stop, printer.on_open, printer.on_lost).hear(place, printer.on_packet)
     printer.sum_up()

@@ -13,6 +13,7 @@ from typing import Final
 
 from dro.config.um.interfaces import ANY, resolve_interface
 from dro.errors import ConfigError
+from dro.lbmmon.fields import CSV, PB
 from dro.log.events import LogEvent
 from dro.um.message.client_config import Config
 from dro.um.statistics import STATISTICS_TOPIC, statistics_config
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 UDP: Final = "udp"
 TRANSPORTS: Final = ("lbm", "lbmsnmp", UDP)
-FORMATS: Final = ("csv", "pb")
+FORMATS: Final = {"csv": CSV, "pb": PB}
 UDP_PORT: Final = 2933
 _OF_SENDERS: Final = {UDP: ("address", "bcaddress", "ttl"), "lbm": ("allow_debug",), "lbmsnmp": ("allow_debug",)}
 _SCOPES: Final = ("context", "receiver", "wildcard_receiver")

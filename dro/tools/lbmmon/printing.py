@@ -5,19 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from dro.errors import DecodeError, LocalProtocolError
 from dro.lbmmon.binary import decode_binary
-from dro.lbmmon.fields import CSV, PB
-from dro.lbmmon.packet import decode, module_of
+from dro.lbmmon.packet import decode
 from dro.lbmmon.records import DroStats, Unread
 from dro.standard_streams import say
 from dro.tools.lbm.ending import EndRequest
 from dro.tools.lbmmon.showing import json_of, text_of
 from dro.tools.text import shown
-
-_MODULES: Final = {CSV: "csv", PB: "pb"}
 
 
 class Printer:
@@ -29,8 +25,8 @@ class Printer:
         self._stop = stop
         self._show = json_of if is_json else text_of
         self._packets = packets
-        self.only = ""
-        """The format that packets must have; empty: any."""
+        self.only = 0
+        """The module of the format that packets must have; 0: any."""
         self.separator = ""
         self.is_dro_alone = False
         """Statistics of the UM library are left out."""
@@ -70,10 +66,8 @@ class Printer:
 
     def _text_of_packet(self, packet: bytes) -> str:
         """Make the text of a packet. Raises: DecodeError."""
-        if self.only and (module := _MODULES[module_of(packet)]) != self.only:
-            raise DecodeError("lbmmon.format", f"it is {module}, not {self.only}")
         made = []
-        for record in decode(packet, self.separator):
+        for record in decode(packet, self.separator, self.only):
             if isinstance(record, Unread):
                 raise DecodeError("lbmmon.type", record.what)
             if isinstance(record, DroStats) or not self.is_dro_alone:
