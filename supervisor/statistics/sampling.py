@@ -134,7 +134,7 @@ class Sampling:
                 case _Changed(config=config):
                     self._config = config
                     self._configure(time.monotonic_ns())
-                    self._messages = 0
+                    self._messages, self._text = 0, (-1.0, "")
                     self._try(lambda: self._daemon([*self._all(GATEWAY_CONFIG), *self._all(PORTAL_CONFIG)]))
                 case ControlRequest():
                     self._try(lambda order=order: self._obey(order))  # type: ignore[misc]

@@ -365,11 +365,12 @@ def test_a_reload_changes_what_is_published_while_it_runs(tmp_path: Path) -> Non
         config.write_text(config.read_text().replace('ivl="1"', 'ivl="2"'))
         with closing(Client(find_dro(site.name))) as client:
             client.ask(ReloadRecord, "reload", confirm=0, no_wait=False, within_s=60)
+            assert ask(site, b"version", b'"P1" snap pstat') == [b"OK 1", b"OK"]
             client.ask(OperationResult, "portal remove", name="P1", within_s=60)
-        assert ask(site, b"version", b'"P2" snap pstat')[0] == b"OK 1"
         target = f"TCP:127.0.0.1:{port_of(site)}"
         with BlockingContext(Config.load(site.config(TRD_OF_STATISTICS))) as context:
-            assert context.request(target, b'"P1" snap pstat') == b'ERROR unknown portal "P1"'
+            wait_until(lambda: context.request(target, b'"P1" snap pstat').startswith(b"ERROR unknown portal"), "it")
+            assert context.request(target, b'"P2" snap pstat') == b"OK"
         assert site.worker("statistics") == worker
 
 
