@@ -198,7 +198,7 @@ def test_statistics_as_datagrams(tmp_path: Path) -> None:
         )
         with site_with(tmp_path, xml):
             found: set[str] = set()
-            while len(found) < 7:
+            while len(found) < 10:  # two contexts and a loop of each portal, and the DRO
                 [message] = decode(collector.recv(65_536))
                 assert isinstance(message, DroStats | LibraryStats)
                 assert message.sender.host == "127.0.0.1"
