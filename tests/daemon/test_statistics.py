@@ -482,6 +482,25 @@ def test_counters_never_fall_whatever_is_killed(tmp_path: Path) -> None:
         assert any(values[-1] > values[0] for values in by_object.values())
 
 
+def test_counters_in_protobuf_never_fall_whatever_is_killed(tmp_path: Path) -> None:
+    with site_with(tmp_path, monitor_xml(Path("{file}"))) as (site, file), listening(file) as listener, traffic(site):
+        for victims in (["statistics"], ["P1", "P2"], ["P2", "statistics"]):
+            for name in victims:
+                site.kill(name)
+            had = len(listener.dros()) + 2
+            site.wait(lambda had=had: len(listener.dros()) > had, "samples after")  # type: ignore[misc]
+        by_name: dict[tuple[str, str], list[int]] = {}
+        for message in listener.dros():
+            for portal in message.stats.portals:
+                for name, value in field_values(portal).items():
+                    if "_rcvd" in name or "_sent" in name or "_forwarded" in name:
+                        by_name.setdefault((portal.portal_name, name), []).append(value)
+        assert len(by_name) > 100
+        for key, values in by_name.items():
+            assert values == sorted(values), f"{key}: {values}"
+        assert by_name["P1", "transport_topic_fragments_rcvd"][-1] > by_name["P1", "transport_topic_fragments_rcvd"][0]
+
+
 def test_a_receiver_that_never_reads_holds_up_nobody(tmp_path: Path) -> None:
     """Guide: forwarding notices no receiver of statistics; nor do other receivers."""
     with site_with(tmp_path, daemon_monitor_xml(Path("{file}"))) as (site, file), traffic(site) as publisher:
