@@ -118,7 +118,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.admin": (*FLOOR, "dro.bus", "dro.config.reading", "supervisor.host"),
     "supervisor.samples": (*FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin"),
     "supervisor.history": (
-        *FLOOR, "dro.bus", "dro.config.dro_xml", "dro.lbmmon", "dro.um", "dro.um.message", "supervisor.admin",
+        *FLOOR, "dro.bus", "dro.config.um", "dro.config.dro_xml", "dro.lbmmon", "dro.um", "dro.um.message",
+        "supervisor.admin",
         "supervisor.samples",
     ),
     "supervisor.statistics": (

@@ -44,14 +44,14 @@ def dro_bytes(stats: DroStats) -> bytes:
     """Make the message of a DRO with its sender."""
     made = message_class("DROMonMsg")()
     made.CopyFrom(stats.message)
-    _put_sender(made.attributes, stats.sender)
+    put_sender(made.attributes, stats.sender)
     return bytes(made.SerializeToString())
 
 
 def library_bytes(stats: LibraryStats) -> bytes:
     """Make the message of one object of the library."""
     made = message_class("UMSMonMsg")()
-    _put_sender(made.attributes, stats.sender)
+    put_sender(made.attributes, stats.sender)
     of = made.stats
     counted = of.context if stats.kind == KINDS[CONTEXT] else getattr(of, _PLACES[stats.kind]).add()
     if stats.kind in (KINDS[SOURCE], KINDS[RECEIVER]):
@@ -65,7 +65,8 @@ def library_bytes(stats: LibraryStats) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def _put_sender(told: Made, sender: MonitorSender) -> None:
+def put_sender(told: Made, sender: MonitorSender) -> None:
+    """Fill the attributes of a message."""
     told.sender_ipv4_address, told.timestamp, told.application_id = sender.host, sender.time_s, sender.application
     told.object_id, told.process_id, told.domain_id = sender.object_id, sender.pid, sender.domain_id
     told.context_instance = sender.context_instance

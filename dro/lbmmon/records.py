@@ -1,4 +1,4 @@
-"""What packets of statistics say, whatever their format."""
+"""Holds what packets of statistics say, whatever their format."""
 
 from __future__ import annotations
 

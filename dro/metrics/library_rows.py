@@ -1,4 +1,4 @@
-"""What the UM library counts in a portal, a row for each context and transport session, in shared memory.
+"""Keeps what the UM library counts in a portal, a row for each context and transport session, in shared memory.
 
 One process writes, anybody reads, also when the writer is dead; the next process of the portal goes on with the rows
 of objects that it has as well, so no counter falls. Layout of the file, all u64 in native order: a header (magic,
@@ -50,7 +50,7 @@ _U64: Final = (1 << 64) - 1
 
 
 class LibraryKey(NamedTuple):
-    """What a row is about, in this process and the next; `source` of a session, without a topic index."""
+    """Names what a row is about, in this process and the next; `source` of a session, without a topic index."""
 
     kind: str
     part: str
@@ -94,7 +94,9 @@ class LibraryRows:
             if at not in taken:
                 self._release(at)
         self._allocated = -(-count // STEP) * STEP
-        self._left_out: set[LibraryKey] = set()
+        self._left_out: set[LibraryKey] = set()  # that are there, and there is no room for
+        self.not_shown = 0
+        """Objects so far that there was no room for."""
 
     @classmethod
     def open(cls, path: Path) -> LibraryRows:
@@ -111,11 +113,6 @@ class LibraryRows:
         except OSError as e:
             raise ResourceError(f"no room for {path}: {e.strerror}", remedy=remedy_of(e.errno)) from e
 
-    @property
-    def not_shown(self) -> int:
-        """Objects so far that there was no room for."""
-        return len(self._left_out)
-
     def show(
         self, key: LibraryKey, values: Sequence[int], *, instance: bytes, domain_id: int, is_mim: bool = False
     ) -> None:
@@ -123,6 +120,7 @@ class LibraryRows:
         figures = library_figures()[key.kind, key.transport]
         place = self._shown.get(key) or self._claim(key, is_mim=is_mim)
         if place is None:
+            self.not_shown += key not in self._left_out
             self._left_out.add(key)
             return
         at, base = place
@@ -136,7 +134,8 @@ class LibraryRows:
         cells[at + _WRITTEN] = written
 
     def free(self, key: LibraryKey) -> None:
-        """Take out an object that this process has shown, and that is not there any more."""
+        """Take out an object that is not there any more."""
+        self._left_out.discard(key)
         if (place := self._shown.pop(key, None)) is not None:
             self._release(place[0])
 

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from dro.config.um.program import StrPath
+from dro.config.um.used import STATISTICS_CONTEXT
 from dro.um.message.client_config import Config
 
-CONTEXT_NAME: Final = "29west_statistics_context"
-STATISTICS_TOPIC: Final = "/29west/statistics"
-_BELOW: Final = (("context_name", CONTEXT_NAME), ("request_tcp_bind_request_port", 0))
+_BELOW: Final = (("context_name", STATISTICS_CONTEXT), ("request_tcp_bind_request_port", 0))
 
 
 def statistics_config(files: Sequence[StrPath]) -> Config:

@@ -141,7 +141,8 @@ def _receive(options: argparse.Namespace) -> int:
 @contextmanager
 def _published(options: argparse.Namespace) -> Iterator[PublishedStatistics]:
     """Take in what is published over UM, as a writer of its own."""
-    from dro.um.statistics import STATISTICS_TOPIC, statistics_config
+    from dro.config.um.used import STATISTICS_TOPIC
+    from dro.um.statistics import statistics_config
     from supervisor.history.published import WRITER, PublishedStatistics
     from supervisor.history.store import Store
 

@@ -1,4 +1,4 @@
-"""When which daemon statistics are due, and whether they have changed since they were sent last.
+"""Decides when which daemon statistics are due.
 
 A group of a portal has an interval for each portal, others have one. What the configuration says holds until a control
 request changes it; that lasts until the daemon stops. Source: DRO guide, 7.3.4, 7.3.5, 8.2 and 8.3; daemon statistics

@@ -1,4 +1,4 @@
-"""Where statistics go: a source of a context of their own, or datagrams. Neither ever waits for who reads.
+"""Sends statistics, on a source of a context of their own or as datagrams. Neither ever waits for who reads.
 
 Source: UM operations guide, monitoring: transports `lbm`, `lbmsnmp` and `udp`.
 """
@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from dro.config.dro_xml.model import UdpConfig
 from dro.config.um.options import DEFAULTS, UmOptions
+from dro.config.um.used import STATISTICS_CONTEXT
 from dro.errors import ResourceError
 from dro.loop import Loop
 from dro.os_errors import remedy_of
@@ -21,7 +22,6 @@ from dro.um.message.context import MessageContext
 from dro.um.message.events import UsageError, WouldBlock
 from dro.um.message.requests import UnicastRequest
 
-CONTEXT_NAME: Final = "29west_statistics_context"
 _UNLESS_SET: Final = (
     ("source", "transport_tcp_multiple_receiver_behavior", "source_paced"),
     ("context", "request_tcp_reuseaddr", 1),  # a fixed port is had again at once, whoever was connected to it
@@ -72,7 +72,7 @@ class UmPublisher:
         for scope, name, value in _UNLESS_SET:
             if not options.is_set(scope, name):
                 options = options.with_(scope, name, value)
-        self.context = MessageContext(Config(options), loop, name=CONTEXT_NAME)
+        self.context = MessageContext(Config(options), loop, name=STATISTICS_CONTEXT)
         self.context.on_request = on_request
         try:
             self._source = self.context.source(topic, DEFAULTS)

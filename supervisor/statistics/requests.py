@@ -82,7 +82,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What texts may do: `<remote-snapshot-request>` and `<remote-config-changes-request>`."""
+    """Says what texts may do: `<remote-snapshot-request>` and `<remote-config-changes-request>`."""
 
     snapshots: bool
     changes: bool

@@ -45,7 +45,7 @@ CONFIG_LIMIT_S: Final = 60.0
 ASKED_AGAIN_S: Final = 0.5  # until the parent has told when the DRO began
 MODULES: Final = {"csv": CSV, "pb": PB}
 MONITOR, DAEMON = "monitor", "daemon-monitor"
-"""Where a message goes: as `<monitor>` says, or as `<daemon-monitor>` does."""
+"""Ways of a message: as `<monitor>` says, or as `<daemon-monitor>` does."""
 _AGE: Final = slice(12, 20)  # of another DRO, in what follows the header: grows by itself
 
 
@@ -110,6 +110,10 @@ class Sampling:
     def change(self, config: DroConfig) -> None:
         """Take over another configuration, and publish it."""
         self._orders.put(_Changed(config))
+
+    def forget_sent(self) -> None:
+        """Send statistics of the daemon again although they have not changed: some were dropped."""
+        self._sent = {}
 
     def stop(self) -> None:
         """Take the last sample and end."""
@@ -308,14 +312,15 @@ class Sampling:
     def _changed(self, messages: Sequence[tuple[object, bytes]], due: DueGroup) -> Iterator[bytes]:
         """Leave out what was sent before; another DRO and its neighbours go together."""
         together: list[tuple[list[bytes], bool]] = []
+        sent = self._sent  # another thread may put a new one in its place
         for key, message in messages:
             body = bytearray(message[binary.HEADER_BYTES :])
             kind = binary.type_of(message)
             if kind == binary.RM_OTHERGW:
                 body[_AGE] = bytes(8)
             content = bytes(body)
-            is_new = self._sent.get(key) != content
-            self._sent[key] = content
+            is_new = sent.get(key) != content
+            sent[key] = content
             if kind == binary.RM_OTHERGW_NBR and together:
                 told, was_new = together.pop()
                 together.append(([*told, message], was_new or is_new))
@@ -323,8 +328,8 @@ class Sampling:
                 together.append(([message], is_new))
         if due.group == TOPOLOGY:  # what is not there any more may come back
             kept = {key for key, _ in messages}
-            for key in [k for k in self._sent if isinstance(k, tuple) and k[0] == TOPOLOGY and k not in kept]:
-                del self._sent[key]
+            for key in [k for k in sent if isinstance(k, tuple) and k[0] == TOPOLOGY and k not in kept]:
+                del sent[key]
         for told, is_new in together:
             if is_new or due.is_forced:
                 yield from told

@@ -219,6 +219,7 @@ class StatisticsWorker:
 
     def _fail(self, one: Outgoing, reason: str) -> None:
         self._ctx.counters.add(FAILURES[one.form], 1)
+        self._sampling.forget_sent()
         self._ctx.limited(LogEvent.STATISTICS_NOT_SENT, extra={"format": one.form, "reason": reason})
 
     def _end(self) -> None:

@@ -71,7 +71,7 @@ class MapConfig:
 
 @dataclass(frozen=True, slots=True)
 class UdpConfig:
-    """Where datagrams with statistics go: to `mcgroup`, else `bcaddress`, else `address`; those not set are empty."""
+    """Says where datagrams with statistics go: to `mcgroup`, else `bcaddress`, else `address`; else they are empty."""
 
     mcgroup: str
     bcaddress: str

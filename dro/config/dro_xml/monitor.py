@@ -36,19 +36,17 @@ from dro.config.um.layers import CONTEXT, SOURCE, Asked, ContextOptions, XmlLaye
 from dro.config.um.options import UmOptions, find_option, place_of
 from dro.config.um.sources import Reading, ValuePlace, find_um_file, read_portal_um
 from dro.config.um.text_file import is_xml, parse_um_lines, read_text
-from dro.config.um.used import MONITORING
+from dro.config.um.used import MONITORING, STATISTICS_CONTEXT, STATISTICS_TOPIC
 from dro.config.um.xml_document import parse_um_xml
 from dro.errors import ConfigError
 
-CONTEXT_NAME: Final = "29west_statistics_context"
-DEFAULT_TOPIC: Final = "/29west/statistics"
 IN_VALUES: Final = f"{hexdigits}\"'"
 MAX_TOPIC_BYTES: Final = 255
 _SCOPES: Final = (CONTEXT, SOURCE)
 _IDLE_SCOPES: Final = ("receiver", "event_queue")
 """Accepted in pairs; a sender has none of these."""
 _BELOW: Final = (
-    (CONTEXT, "context_name", CONTEXT_NAME),
+    (CONTEXT, "context_name", STATISTICS_CONTEXT),
     (CONTEXT, "request_tcp_bind_request_port", 0),
     (SOURCE, "transport_lbtrm_transmission_window_size", 500_000),
     (SOURCE, "transport_lbtru_transmission_window_size", 500_000),
@@ -145,7 +143,7 @@ def _monitor(given: _Given, place: ValuePlace, reading: Reading, *, is_beside_bi
     interval_s, transport, form = (given[f"monitor_{name}"][0] for name in ("interval", "transport", "format"))
     options, at = given["monitor_transport_opts"]
     separator = _separator(*given["monitor_format_opts"], form)
-    topic, um, udp, is_held = DEFAULT_TOPIC, UmOptions(), None, form == "pb" and is_beside_binary
+    topic, um, udp, is_held = STATISTICS_TOPIC, UmOptions(), None, form == "pb" and is_beside_binary
     if int(interval_s) and transport == "udp":
         udp = _udp(options, at, reading.lookup)
     elif int(interval_s):
@@ -180,7 +178,7 @@ def _separator(text: str, place: ValuePlace, form: str) -> str:
 
 def _lbm(text: str, place: ValuePlace, reading: Reading) -> tuple[str, UmOptions]:
     """Return topic and options of the source that a transport module `lbm` has."""
-    topic, file, pairs = DEFAULT_TOPIC, "", []
+    topic, file, pairs = STATISTICS_TOPIC, "", []
     for name, value in _parts(text, place):
         scope, bar, option = name.partition("|")
         if name == "config":
@@ -199,7 +197,7 @@ def _lbm(text: str, place: ValuePlace, reading: Reading) -> tuple[str, UmOptions
     options = _with(reading.base, _BELOW)
     try:
         if reading.document is not None and reading.application is not None:
-            layer = XmlLayer(reading.document, reading.application, CONTEXT_NAME)
+            layer = XmlLayer(reading.document, reading.application, STATISTICS_CONTEXT)
             options = ContextOptions(options, (layer,)).source(topic)
         if file:
             options = _over(options, file, topic, place, reading)
@@ -233,7 +231,7 @@ def _over(options: UmOptions, file: str, topic: str, place: ValuePlace, reading:
     if is_xml(text):
         document = parse_um_xml(text.encode(), path, strict, reading.lookup)
         application = find_application(document, reading.daemon_name, reading.environ)
-        options = XmlLayer(document, application, CONTEXT_NAME).apply(options, Asked(SOURCE, topic))
+        options = XmlLayer(document, application, STATISTICS_CONTEXT).apply(options, Asked(SOURCE, topic))
     else:
         options = options.merged(parse_um_lines(text, path, strict, reading.lookup))
     for error in strict.errors:

@@ -27,6 +27,9 @@ _ELSEWHERE: frozenset[OptionKey] = frozenset(
         ("source", "transport"),
     }
 )
+STATISTICS_CONTEXT: Final = "29west_statistics_context"
+"""Name of the context that sends or hears statistics, for UM XML files."""
+STATISTICS_TOPIC: Final = "/29west/statistics"
 MONITORING: Final[tuple[OptionKey, ...]] = tuple(
     ("context", f"monitor_{name}") for name in ("interval", "transport", "transport_opts", "format", "format_opts")
 )

@@ -12,11 +12,12 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from dro.config.um.interfaces import ANY, resolve_interface
+from dro.config.um.used import STATISTICS_TOPIC
 from dro.errors import ConfigError
 from dro.lbmmon.fields import CSV, PB
 from dro.log.events import LogEvent
 from dro.um.message.client_config import Config
-from dro.um.statistics import STATISTICS_TOPIC, statistics_config
+from dro.um.statistics import statistics_config
 
 log = logging.getLogger(__name__)
 

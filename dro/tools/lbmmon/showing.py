@@ -19,7 +19,7 @@ from dro.lbmmon import pb_form
 from dro.lbmmon.binary import BinaryMessage
 from dro.lbmmon.fields import NO_SAMPLE, message_class
 from dro.lbmmon.made import Made
-from dro.lbmmon.records import DroStats, LibraryStats, MonitorSender, PatternReport, TopicReport
+from dro.lbmmon.records import DroStats, LibraryStats, PatternReport, TopicReport
 from dro.tools.text import shown, time_text
 
 Shown = LibraryStats | DroStats | TopicReport | PatternReport | BinaryMessage
@@ -131,7 +131,7 @@ def message_of(record: LibraryStats | DroStats | TopicReport | PatternReport) ->
     if isinstance(record, LibraryStats):
         return pb_form.parsed("UMSMonMsg", pb_form.library_bytes(record))
     made = message_class("UMSMonMsg")()
-    _put_sender(made.attributes, record.sender)
+    pb_form.put_sender(made.attributes, record.sender)
     if isinstance(record, PatternReport):
         made.events.wildcard_receivers.add(pattern=record.pattern, type=record.type)
         return made
@@ -142,9 +142,3 @@ def message_of(record: LibraryStats | DroStats | TopicReport | PatternReport) ->
             timestamp_sec=one.time_us // pb_form.US_PER_S, timestamp_usec=one.time_us % pb_form.US_PER_S,
         )  # fmt: skip
     return made
-
-
-def _put_sender(told: Made, sender: MonitorSender) -> None:
-    told.sender_ipv4_address, told.timestamp, told.application_id = sender.host, sender.time_s, sender.application
-    told.object_id, told.process_id, told.domain_id = sender.object_id, sender.pid, sender.domain_id
-    told.context_instance = sender.context_instance

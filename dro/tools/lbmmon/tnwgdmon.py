@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from dro.config.um.used import STATISTICS_TOPIC
 from dro.standard_streams import open_standard_streams
 from dro.tools.lbm.arguments import CommonOptions, new_parser, positive
 from dro.tools.lbm.ending import EXIT_OK, EndRequest, signal_status
@@ -17,7 +18,7 @@ from dro.tools.lbm.running import run_tool
 from dro.tools.lbmmon.listening import StatisticsListener
 from dro.tools.lbmmon.printing import Printer
 from dro.um.message.events import UsageError
-from dro.um.statistics import STATISTICS_TOPIC, statistics_config
+from dro.um.statistics import statistics_config
 
 PROG: Final = "tnwgdmon"
 DAEMON_TOPIC: Final = "tnwgd.monitor"
