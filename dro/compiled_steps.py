@@ -28,7 +28,9 @@ _BY_FOLDER: Final = {
     "dro.proto": "ratelimit",
     "dro.proto.repair": "receiver retransmit source",
     "dro.transport": "frames mmsg runs scan session trains",
+    "dro.transport.datagrams": "receiver sender",
     "dro.transport.lbtrm": "headers receiver sender",
+    "dro.transport.lbtru": "headers",
     "portals.datapath": "descriptor duplicate_window egress handover ingress intake outgoing plan select",
     "portals.peer.stream": "link_frames",
 }
