@@ -13,8 +13,8 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.lbtru.clients import (
-    ClientAnswer,
     ClientAddress,
+    ClientAnswer,
     ClientConnected,
     ClientDisconnected,
     ClientEffect,
