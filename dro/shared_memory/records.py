@@ -22,7 +22,7 @@ from dro.shared_memory.ring import HEADER_BYTES, RingReader, RingWriter
 
 LAYOUT_VERSION: Final = 1
 RECORD_MAX: Final = 256 << 10
-"""Of a record; no more than a quarter of the ring either."""
+"""Of a record; no more than a third of the ring either."""
 MIN_CAPACITY: Final = 256 << 10
 """The largest message finds room several times."""
 FREE: Final = (1 << 64) - 1
@@ -51,7 +51,7 @@ def index_entries(capacity: int) -> int:
 
 def record_max(capacity: int) -> int:
     """Return how long a record may be."""
-    return min(RECORD_MAX, capacity // 4)
+    return min(RECORD_MAX, capacity // 3)
 
 
 class RecordWriter:
@@ -111,8 +111,8 @@ class RecordWriter:
             return 0
         if self._count - oldest > self.entries:
             return self.ring.capacity
-        begin: int = self._cells[_INDEX_AT + oldest % self.entries * _CELLS + 1]
-        return self.ring.position - begin
+        begin, newest = (_INDEX_AT + number % self.entries * _CELLS + 1 for number in (oldest, self._count - 1))
+        return int(self._cells[newest] + self._cells[newest + 1] - self._cells[begin])
 
     def show_life(self) -> None:
         """Count one more message of life."""

@@ -137,7 +137,7 @@ def test_dros_start_in_any_order(make: Make, plan: dict[str, list[int | str]], o
     all_of_them.check(10)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "lbtrm"])
+@pytest.mark.parametrize("transport", ["tcp", "lbtrm", "lbtipc"])
 @pytest.mark.parametrize("plan", ["pair", "star"])
 def test_fragments_of_all_sizes_cross(make: Make, plan: str, transport: str) -> None:
     largest = 60_000 if transport == "tcp" else 7_000

@@ -182,7 +182,7 @@ def test_of_a_connection_that_ends_nothing_is_left(make: Make, tmp_path: Path, e
     assert not only_in_cycles()
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp", "lbtipc"])
 @pytest.mark.parametrize("ends_silently", [False, True])
 def test_of_sessions_and_proxies_that_end_nothing_is_left(
     make: Make, tmp_path: Path, transport: str, *, ends_silently: bool
