@@ -248,7 +248,7 @@ def test_sessions_that_nobody_goes_on_with_leave_nothing(scene: LivesScene) -> N
 def test_a_session_that_is_closed_leaves_nothing(scene: LivesScene) -> None:
     scene.join()
     scene.send(2)
-    scene.pool_close = scene.sender.close(0, 0)  # type: ignore[attr-defined]
+    scene.sender.close(0, 0)
     scene.life.pool.forget(scene.sender)
     assert {path.name for path in scene.folder.iterdir()} == {"rows"}
     assert scene.source_lives.sockets.held == {}
@@ -270,7 +270,6 @@ def test_what_cannot_be_gone_on_with_is_made_anew(scene: LivesScene, broken: str
     if broken != "log":
         assert scene.sender.address != former
     assert scene.sender.address.transport_id in (20001, 20002)
-    scene.receivers.clear()
 
 
 # receivers
