@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dro.errors import DecodeError
+from dro.errors import DecodeError, ResourceError
 from dro.shared_memory.ring import HEADER_BYTES, RingReader, RingWriter
 
 LAYOUT_VERSION: Final = 1
@@ -55,16 +55,21 @@ def record_max(capacity: int) -> int:
 
 
 class RecordWriter:
-    """The writing end. What is written to memory that is full, or of which nothing was read, is the caller's matter."""
+    """The writing end. It overwrites what nobody has read: who wants that to stay asks `has_room` before."""
 
     def __init__(self, ring: RingWriter) -> None:
+        """Raises: ResourceError, with the ring closed, when there is no memory for a record."""
+        try:
+            ring.place(record_max(ring.capacity))
+        except ResourceError:
+            ring.close(unlink=False)
+            raise
         self.ring = ring
         self.entries = (ring.data_at - HEADER_BYTES) // _BYTES_OF_ENTRY
         self.record_max = record_max(ring.capacity)
         self._cells = ring.queues.cast("Q")
         self._count: int = self._cells[_COUNT]
         self._cells[_PROCESS] += 1
-        ring.place(self.record_max)  # takes memory for at least one record
 
     @classmethod
     def create(cls, path: Path, fd: int, capacity: int, name: int) -> RecordWriter:

@@ -23,7 +23,10 @@ from dro.proto.repair.source import SourceSession
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
 from dro.proto.unicast.splitter import MessageSplitter
+from dro.shared_memory.records import RecordReader, RecordWriter
 from dro.shared_memory.ring import RingReader
+from dro.transport.lbtipc.receiver import IpcReceiver
+from dro.transport.lbtipc.sender import IpcSender
 from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.runs import RunTable
@@ -57,9 +60,9 @@ CONNECTION: Final = (
     PacketWriter, PeerConnection, PeerTlsStream, PlainStream, RunTable, SourceSession, Stream, TransmissionWindow,
 )  # fmt: skip
 SESSION: Final = (
-    BoundSource, DuplicateWindow, FragmentSource, Lane, LbtrmGroup, LbtrmReceiver, LbtrmSender, PlainStream,
-    ProxySource, ReceiverSession, SourceSession, Stream, TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains,
-    TransmissionWindow,
+    BoundSource, DuplicateWindow, FragmentSource, IpcReceiver, IpcSender, Lane, LbtrmGroup, LbtrmReceiver,
+    LbtrmSender, PlainStream, ProxySource, ReceiverSession, RecordReader, RecordWriter, SourceSession, Stream,
+    TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains, TransmissionWindow,
 )  # fmt: skip
 GROWN: Final = 6 << 20
 LINKS: Final = ["plain", "TLS", "LZ4", "TLS and LZ4", "udp", "udp, TLS and LZ4"]

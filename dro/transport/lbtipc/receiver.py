@@ -181,7 +181,10 @@ class IpcReceiver(ReceiverTransport, DataReader):
     def _on_welcome(self, packet: bytes, fds: list[int], now_ns: int) -> None:
         """Raises: DecodeError, ResourceError for what is no answer to a hello."""
         match lbtipc.decode(packet, shared.LAYOUT):
-            case IpcWelcome(at, is_receiver_paced) if fds and shared.stays_whole(fds[0]):
+            case IpcWelcome() if fds and not shared.stays_whole(fds[0]):
+                self._tell_refused("memory of another user, who could cut it short", "let both run as the same user")
+                self._lost(now_ns)
+            case IpcWelcome(at, is_receiver_paced) if fds:
                 name = Path(shared.shared_name(self.address_ipc))
                 self._memory = memory = RecordReader(name, fds[0], self.address_ipc.session_id, at)
                 self._has_joined = self.was_connected = True
