@@ -157,8 +157,8 @@ class RecordReader:
         self.entries = max(1, (len(self._ring.queues) - HEADER_BYTES) // _BYTES_OF_ENTRY)
         self._record_max = record_max(self.capacity)
         self.number = number
-        self.end = self._ring.position
-        """Where the last record ended that was read, in the ring."""
+        self.end = 0
+        """Where the last record ended that was read, in the ring; 0 before any was."""
 
     @property
     def count(self) -> int:

@@ -257,6 +257,22 @@ def test_t31_receiver_paced_the_fourth_waits_until_one_was_read(make: Make) -> N
     assert reader.lost == []
 
 
+def test_receiver_paced_one_that_is_slow_to_begin_says_how_far_it_is(make: Make) -> None:
+    """What was written before it had the memory counts as what came after it."""
+    scene = make(behavior="receiver_paced")
+    reader = Reader(scene)
+    scene.readers.append(reader)
+    reader.turn(2)
+    turn(scene.loop)
+    assert scene.sender.core.stats.num_clients == 1
+    for _ in range(3):
+        assert scene.send(THIRD, count=2) == 2
+    assert scene.send(THIRD, count=2) == 0
+    scene.turn()
+    assert not scene.sender.is_blocked
+    assert reader.numbers() == list(range(6))
+
+
 def test_t31_receiver_paced_a_receiver_that_is_gone_holds_nothing_up(make: Make) -> None:
     scene = make(behavior="receiver_paced")
     quick, slow = scene.join(), scene.join()

@@ -189,7 +189,7 @@ class IpcReceiver(ReceiverTransport, DataReader):
                 self._memory = memory = RecordReader(name, fds[0], self.address_ipc.session_id, at)
                 self._has_joined = self.was_connected = True
                 self._is_paced = is_receiver_paced
-                self._said, self._said_bytes = at, memory.end
+                self._said, self._said_bytes = at, 0  # of bytes too few: it says once more than it has to
                 self._life, self._process = memory.life, memory.process
                 self.core.on_connected(now_ns)
                 self._note()
