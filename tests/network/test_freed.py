@@ -12,9 +12,10 @@ import pytest
 from dro.bus.cycle_collector import own_bytes
 from dro.bus.descriptors import DescriptorReader
 from dro.bus.messages import PeerDown
-from dro.bus.ring import RingReader
 from dro.clock import NS_PER_MS
 from dro.proto.context.sources import BoundSource
+from dro.proto.lbtru.clients import ClientList
+from dro.proto.lbtru.connect import ConnectCore
 from dro.proto.peerlink.datagram_session import DatagramSession
 from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkSession
@@ -24,9 +25,16 @@ from dro.proto.repair.source import SourceSession
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
 from dro.proto.unicast.splitter import MessageSplitter
+from dro.shared_memory.records import RecordReader, RecordWriter
+from dro.shared_memory.ring import RingReader
 from dro.transport.datagrams.receiver import DatagramReceiver
+from dro.transport.lbtipc.receiver import IpcReceiver
+from dro.transport.lbtipc.sender import IpcSender
 from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtru.receiver import LbtruSocket
+from dro.transport.lbtru.sender import LbtruSender
+from dro.transport.lbtru.trains import ClientTrains
 from dro.transport.runs import RunTable
 from dro.transport.scan import Stream
 from dro.transport.stream import PlainStream
@@ -58,8 +66,9 @@ CONNECTION: Final = (
     PacketWriter, PeerConnection, PeerTlsStream, PlainStream, RunTable, SourceSession, Stream, TransmissionWindow,
 )  # fmt: skip
 SESSION: Final = (
-    BoundSource, DuplicateWindow, FragmentSource, Lane, LbtrmGroup, DatagramReceiver, LbtrmSender, PlainStream,
-    ProxySource, ReceiverSession, SourceSession, Stream, TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains,
+    BoundSource, ClientList, ClientTrains, ConnectCore, DatagramReceiver, DuplicateWindow, FragmentSource, IpcReceiver,
+    IpcSender, Lane, LbtrmGroup, LbtrmSender, LbtruSender, LbtruSocket, PlainStream, ProxySource, ReceiverSession,
+    RecordReader, RecordWriter, SourceSession, Stream, TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains,
     TransmissionWindow,
 )  # fmt: skip
 GROWN: Final = 6 << 20
@@ -183,7 +192,7 @@ def test_of_a_connection_that_ends_nothing_is_left(make: Make, tmp_path: Path, e
     assert not only_in_cycles()
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 @pytest.mark.parametrize("ends_silently", [False, True])
 def test_of_sessions_and_proxies_that_end_nothing_is_left(
     make: Make, tmp_path: Path, transport: str, *, ends_silently: bool
