@@ -253,7 +253,7 @@ def test_a_source_that_ends_takes_its_proxies_along(make: Make) -> None:
 
 @pytest.mark.parametrize(("timeout_ms", "is_lost"), [(0, True), (2000, False)])
 @pytest.mark.parametrize("transport", ["tcp", "lbtipc"])
-def test_a_message_that_overtakes_another_is_waited_for_in_a_stream_when_the_receiver_wants_it(
+def test_a_message_that_overtakes_another_is_waited_for_on_tcp_when_the_receiver_wants_it(
     make: Make, transport: str, timeout_ms: int, *, is_lost: bool
 ) -> None:
     """From LBT-RM, where one is lost and repaired, to a transport where it comes late."""

@@ -179,7 +179,7 @@ class IpcReceiver(ReceiverTransport, DataReader):
         self._perform(now_ns)
 
     def _on_welcome(self, packet: bytes, fds: list[int], now_ns: int) -> None:
-        """Raises: DecodeError, ResourceError for what is no answer to a hello."""
+        """Take the answer to a hello. Raises: DecodeError, ResourceError for what is none."""
         match lbtipc.decode(packet, shared.LAYOUT):
             case IpcWelcome() if fds and not shared.stays_whole(fds[0]):
                 self._tell_refused("memory of another user, who could cut it short", "let both run as the same user")
