@@ -59,7 +59,7 @@ def test_every_empty_range_stops_a_program_at_its_line() -> None:
         high = name.removesuffix("low") + "high"
         given = options(f"#\n{scope} {name} 15029\n{scope} {high} 15000")
         (error,) = empty_ranges(given)
-        word = "port" if "port_" in name else "transport id"
+        word = "port" if name.endswith("port_low") else "transport id"
         assert str(error) == (
             f"a.cfg:3: {scope} {high}: no {word} lies in the range from 15029 to 15000; "
             f"set {name} to 15000 or less, or {high} to 15029 or more"

@@ -269,7 +269,6 @@ def test_a_pause_spreads_the_messages(net: ToolNet) -> None:
         ("lbmsrc", ["-N", "5", "t"], "lbmsrc: -N (channels) is not supported yet; leave it out"),
         ("lbmsrc", ["-V", "-l", "15", "t"], "lbmsrc: -V needs room for a checksum; give -l 16 or more"),
         ("lbmsrc", ["-l", "9-5", "t"], "is not a length such as 25 or 1-2000"),
-        ("lbmsrc", ["-R", "U1m", "t"], "LBT-RU is not supported yet; use M for LBT-RM"),
         ("lbmrcv", ["-f", "t"], "lbmrcv: -f (hot failover) is not supported yet; leave it out"),
         ("lbmrcv", ["--monitor-rcv=5", "t"], "lbmrcv: --monitor-rcv (monitoring) is not supported yet; leave it out"),
         ("lbmwrcv", ["-N", "5", "t"], "lbmwrcv: -N (channels) is not supported yet; leave it out"),
@@ -306,7 +305,7 @@ def test_bad_lines_of_a_configuration_are_all_told(net: ToolNet) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("lbmsrc", "source transport lbtru"),
+        ("lbmsrc", "source transport lbtrdma"),
         ("lbmrcv", "context resolver_unicast_daemon 127.0.0.1"),
         ("lbmrcv", "context use_tls yes"),
         ("lbmsrc", "source use_tls 1"),
