@@ -120,7 +120,8 @@ def check_transport(options: UmOptions) -> None:
     """Check the transport of sources. Raises: ConfigError for one that no source can use yet."""
     transport = options.get_str(*TRANSPORT)
     if transport not in TRANSPORTS:
-        raise options.error(TRANSPORT, f"{transport} is not supported yet", f"use {' or '.join(TRANSPORTS)}")
+        remedy = f"use {', '.join(TRANSPORTS[:-1])} or {TRANSPORTS[-1]}"
+        raise options.error(TRANSPORT, f"{transport} is not supported yet", remedy)
 
 
 def without_effect(*given: UmOptions, in_portals: bool = False) -> tuple[str, str]:
