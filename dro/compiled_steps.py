@@ -23,10 +23,11 @@ from typing import Final
 
 _BY_FOLDER: Final = {
     "dro": "clock loop table timers",
-    "dro.bus": "channel counters descriptors ring",
+    "dro.bus": "channel counters descriptors",
     "dro.kept": "log rows",
     "dro.proto": "ratelimit",
     "dro.proto.repair": "receiver retransmit source",
+    "dro.shared_memory": "ring",
     "dro.transport": "frames mmsg runs scan session trains",
     "dro.transport.lbtrm": "headers receiver sender",
     "portals.datapath": "descriptor duplicate_window egress handover ingress intake outgoing plan select",

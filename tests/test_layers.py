@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FLOOR: Final = ("dro", "dro.kept", "dro.log", "dro.metrics")
+FLOOR: Final = ("dro", "dro.kept", "dro.log", "dro.metrics", "dro.shared_memory")
 
 # room -> rooms that it may import besides itself; "x.*" stands for x and every room inside it
 ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -27,6 +27,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.lbmmon": ("dro",),
     "dro.metrics": ("dro",),
     "dro.metrics.data": (),
+    "dro.shared_memory": ("dro",),
     "dro.wire": ("dro",),
     "dro.wire.lbmc": ("dro", "dro.wire"),
     "dro.wire.lbmr": ("dro", "dro.wire"),

@@ -58,7 +58,6 @@ from dro.bus.messages import (
     WorkerReport,
 )
 from dro.bus.process_name import name_process, show_name
-from dro.bus.ring import RingReader, RingWriter
 from dro.bus.worker_gauges import WorkerGauges
 from dro.bus.worker_guards import ORPHAN_GRACE_MS, die_with, end_with, require_files, require_threads
 from dro.clock import ms
@@ -73,6 +72,7 @@ from dro.log.lines import EMERGENCY
 from dro.log.setup import rename
 from dro.loop import Loop
 from dro.os_errors import SCARCE, remedy_of
+from dro.shared_memory.ring import RingReader, RingWriter
 
 EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 3

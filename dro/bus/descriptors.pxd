@@ -1,6 +1,6 @@
 cimport cython
 
-from dro.bus.ring cimport RingReader, RingWriter
+from dro.shared_memory.ring cimport RingReader, RingWriter
 
 cdef class DescriptorWriter:
     cdef public RingWriter _ring

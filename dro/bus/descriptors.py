@@ -19,8 +19,8 @@ import threading
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from dro.bus.ring import CELLS_AT, CELLS_BYTES, QUEUES_BYTES, READERS, SLOTS_AT, RingReader, RingWriter
 from dro.errors import LocalProtocolError, ResourceError
+from dro.shared_memory.ring import CELLS_AT, CELLS_BYTES, QUEUES_BYTES, READERS, SLOTS_AT, RingReader, RingWriter
 
 _SLOT: Final = Struct("=QIIII8x")
 _SLEEPS = 9  # cell of a reader, as index of u64; those of its queues are in `Queue`

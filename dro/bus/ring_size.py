@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dro.bus.ring import FIRST_BYTES, SLOTS_AT
+from dro.shared_memory.ring import FIRST_BYTES, SLOTS_AT
 
 RING_START_BYTES: Final = SLOTS_AT + FIRST_BYTES  # with the first fragment in it
 RING_MAX_BYTES: Final = 16 << 20  # that a ring grows to

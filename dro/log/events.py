@@ -386,6 +386,14 @@ class LogEvent(StrEnum):
     TLS_FILES_RENEWED = "changed TLS files are in force", _INFO, "certificate"
     CERTIFICATE_EXPIRES = "certificate has to be renewed", _WARNING, "file days"
     TCP_DISCARDED = "messages discarded for a slow receiver", _WARNING, "client messages"
+    IPC_ACCEPT_FAILED = "accept failed on LBT-IPC", _WARNING, "source error"
+    IPC_BROKEN = "LBT-IPC session closed: its memory holds no LBMC messages", _WARNING, "source error"
+    IPC_RECEIVER_REFUSED = "receiver of LBT-IPC refused", _WARNING, "source client reason remedy"
+    IPC_NOT_JOINED = "LBT-IPC session not joined, tried again", _WARNING, "source reason remedy"
+    IPC_ELSEWHERE = (
+        "LBT-IPC sessions of other hosts, and of other implementations, are not joined: their layout is not public",
+        _INFO, "source",
+    )  # fmt: skip
     TCP_RECEIVER_CLOSED = "receiver connection closed", _INFO, "client reason *"
 
     # daemons of topic resolution

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from dro.kept.log import LogRecord, SharedLog
 from dro.kept.store import Kept
@@ -37,10 +37,17 @@ class FormerSession:
             sock.close()
 
 
+class SentLog(Protocol):
+    """Shows what was sent."""
+
+    def newest_first(self) -> Iterator[LogRecord]:
+        """Read the records, back to the oldest. Raises: DecodeError."""
+
+
 class SentBefore:
     """Knows what the former incarnation has sent on one session, by topic index."""
 
-    def __init__(self, log: SharedLog, header: int, former_turn: int) -> None:
+    def __init__(self, log: SentLog, header: int, former_turn: int) -> None:
         """Read it out of a log, whose pieces have `header` bytes in front of messages. Raises: DecodeError.
 
         Only what was sent last: what siblings give once more is of the turn that was not finished.

@@ -145,14 +145,20 @@ class ImmediateSessions:
     ]
 
 
+def _is_anywhere(address: object) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class TransportKind(Generic[A]):
     """`address`: what sessions are advertised by.
 
     `senders(host, events, sm_before_data)`: proxy sources send session messages before their first data.
+    `is_near(address)`: whether a session can be joined from here at all; of others no source is taken on.
     """
 
     address: type[A]
     receivers: Callable[[SessionHost, SessionSink, OnEnded], JoinedSessions[A]]
     senders: Callable[[SessionHost, SenderEvents, bool], SenderPool[Any]]
     immediate: ImmediateSessions | None = None
+    is_near: Callable[[A], bool] = _is_anywhere

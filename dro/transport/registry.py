@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dro import transport
 from dro.transport.kind import ImmediateSessions, TransportKind
+from dro.wire.source_string import TransportAddress
 
 
 def find_kinds() -> dict[str, TransportKind[Any]]:
@@ -22,6 +23,14 @@ def find_kinds() -> dict[str, TransportKind[Any]]:
 
 
 KINDS: Final = find_kinds()
+
+
+_NEAR: Final = {kind.address: kind.is_near for kind in KINDS.values()}
+
+
+def is_near(address: TransportAddress) -> bool:
+    """Say whether a session may be joined from here, as far as its kind knows."""
+    return _NEAR.get(type(address), lambda _: True)(address)
 
 
 def immediate_kind() -> tuple[str, ImmediateSessions]:

@@ -17,11 +17,11 @@ from typing import Final
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import BatchDescriptor as QueueSlot
-from dro.bus.ring import RingReader, RingWriter
 from dro.errors import DecodeError, ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import PairSlot, Slot
+from dro.shared_memory.ring import RingReader, RingWriter
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.ingress import Announce
 

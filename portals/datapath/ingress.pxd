@@ -1,7 +1,7 @@
 cimport cython
 
 from dro.bus.counters cimport CounterPage, Histogram
-from dro.bus.ring cimport RingWriter
+from dro.shared_memory.ring cimport RingWriter
 from dro.transport.runs cimport RunTable
 from portals.datapath.descriptor cimport encode
 

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from dro.bus.counters import CounterPage, Histogram
 from dro.bus.descriptors import BatchDescriptor as QueueSlot
 from dro.bus.descriptors import announced_in
-from dro.bus.ring import RingReader, RingWriter
 from dro.clock import NS_PER_US, MonotonicClock
 from dro.errors import ResourceError
 from dro.kept.rows import KeptRow, KeptRows
@@ -23,6 +22,7 @@ from dro.log.limits import LimitedLogger
 from dro.metrics.slots import PairSlot, Slot
 from dro.metrics.table import PORTAL, bounds_of
 from dro.proto.context.sources import BoundSource
+from dro.shared_memory.ring import RingReader, RingWriter
 from dro.transport.runs import (
     FLAG_REQUEST,
     FLAGS_SHIFT,

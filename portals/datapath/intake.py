@@ -21,9 +21,9 @@ from typing import Final
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import ADDRESSED, DescriptorReader, fence
-from dro.bus.ring import RingReader
 from dro.kept.rows import KeptRow
 from dro.kept.store import NOTHING_KEPT, Kept
+from dro.shared_memory.ring import RingReader
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress
 

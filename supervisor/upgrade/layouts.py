@@ -7,10 +7,11 @@ from enum import IntEnum
 from hashlib import sha256
 from typing import Final
 
-from dro.bus import counters, ring
+from dro.bus import counters
 from dro.bus.messages import PARENT_MESSAGES, ROUTE_MESSAGES, WORKER_REPORTS
 from dro.kept import rows
 from dro.metrics.slots import PairSlot, RouterSlot, Slot, WorkerSlot
+from dro.shared_memory import records, ring
 from portals.decisions.messages import PORTAL_MESSAGES
 
 _LOGS: Final = 1
@@ -34,6 +35,7 @@ def layouts() -> dict[str, str]:
     return {
         "rings": str(ring.LAYOUT_VERSION),
         "queues of rings": str(_QUEUES),
+        "rings of records": str(records.LAYOUT_VERSION),
         "counter pages": str(counters.LAYOUT_VERSION),
         "counters": _slots(),
         "kept rows": str(rows.LAYOUT_VERSION),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dro.bus.descriptors import SOURCE_DATA, BatchDescriptor, DescriptorReader, DescriptorWriter, fence
-from dro.bus.ring import FIRST_BYTES, QUEUES_BYTES, READERS, RingReader, RingWriter
 from dro.errors import LocalProtocolError
+from dro.shared_memory.ring import FIRST_BYTES, QUEUES_BYTES, READERS, RingReader, RingWriter
 
 ME, OTHER = 3, READERS - 1
 RING_BYTES = 4 * FIRST_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dro.bus.descriptors import BatchDescriptor, DescriptorWriter
-from dro.bus.ring import RingReader, RingWriter
+from dro.shared_memory.ring import RingReader, RingWriter
 from dro.transport.runs import Run, RunTable
 from portals.datapath import descriptor
 from portals.datapath.descriptor import BatchKind

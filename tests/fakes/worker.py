@@ -18,11 +18,11 @@ from dro.bus.counters import CounterPage
 from dro.bus.kept_bytes import KeptBytes
 from dro.bus.kept_sockets import NO_SOCKETS
 from dro.bus.messages import PeerUp, Role, WorkerReport
-from dro.bus.ring import RingReader, RingWriter
 from dro.kept.store import NOTHING_KEPT
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
+from dro.shared_memory.ring import RingReader, RingWriter
 
 _OF_EVERY_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 Told = tuple[str, LogEvent, dict[str, object]]

@@ -12,7 +12,6 @@ import pytest
 from dro.bus.cycle_collector import own_bytes
 from dro.bus.descriptors import DescriptorReader
 from dro.bus.messages import PeerDown
-from dro.bus.ring import RingReader
 from dro.clock import NS_PER_MS
 from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.datagram_session import DatagramSession
@@ -24,6 +23,7 @@ from dro.proto.repair.source import SourceSession
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
 from dro.proto.unicast.splitter import MessageSplitter
+from dro.shared_memory.ring import RingReader
 from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.runs import RunTable

@@ -21,11 +21,11 @@ from typing import Any, Final, cast
 from dro.bus.actor import WorkerContext
 from dro.bus.descriptors import ADDRESSED, BatchDescriptor, DescriptorWriter
 from dro.bus.messages import ForwardsAgain, PeerDown, PeerUp, Role
-from dro.bus.ring import RingReader
 from dro.clock import ms, s
 from dro.errors import ResourceError
 from dro.log.setup import set_up
 from dro.metrics.slots import Slot as CounterSlot
+from dro.shared_memory.ring import RingReader
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress

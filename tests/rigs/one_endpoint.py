@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dro.bus.descriptors import DescriptorWriter
 from dro.bus.messages import ROUTE_MESSAGES, Role, Route, RouteMessage, RouteTable
-from dro.bus.ring import RingWriter
+from dro.shared_memory.ring import RingWriter
 from dro.transport.runs import Run
 from dro.wire.lbmc import message as lbmc
 from portals.decisions.messages import PORTAL_MESSAGES, PortalMessage

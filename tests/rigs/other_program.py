@@ -19,7 +19,7 @@ NEXT_VERSION: Final = "9.9.1"
 _PACKAGES: Final = ("dro", "portals", "router", "supervisor")
 
 LAYOUT: Final = """
-from dro.bus import ring
+from dro.shared_memory import ring
 ring.LAYOUT_VERSION += 1
 """
 """Has rings of another layout."""

@@ -24,7 +24,7 @@ from dro.proto.resolver.events import (
     DomainRoute,
     ResolverEvent,
 )
-from dro.proto.resolver.joining import Carries, Judge
+from dro.proto.resolver.joining import Carries, Judge, Near
 from dro.proto.resolver.output import Channel, ResolverOutput, ResolverRates
 from dro.proto.resolver.receivers import ReceiverSide
 from dro.proto.resolver.record_queue import Rate
@@ -252,6 +252,10 @@ class Resolver:
     def leave_topic(self, topic: bytes) -> None:
         """Nothing of a topic that nobody wants is joined any more."""
         self._receivers.cache.leave_topic(topic)
+
+    def set_near(self, is_near: Near) -> None:
+        """Set what says which sessions can be joined from here at all, before anything is heard."""
+        self._receivers.joining.is_near = is_near
 
     def set_judge(self, judge: Judge | None, now_ns: int, carries: Carries | None = None) -> None:
         """Set who says which sources may and shall be joined; what is joined and known already is judged anew."""

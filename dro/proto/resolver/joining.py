@@ -25,6 +25,8 @@ Judge: TypeAlias = Callable[[bytes, TransportAddress], bool]
 """Whether a source may be joined: (topic, session). Asked once for each session of a source that is wanted."""
 Carries: TypeAlias = Callable[[bytes, int], bool]
 """Whether the owner takes a source on: (OTID, domain where it originates, 0 for this one). Asked before the judge."""
+Near: TypeAlias = Callable[[TransportAddress], bool]
+"""Whether a session can be joined from here at all. Asked before the others."""
 _Plane: TypeAlias = int | None
 """A hotlink index, or None: any, for a topic without hotlinks."""
 
@@ -39,6 +41,7 @@ class Joining:
         self._options_of = options_of
         self._judge: Judge | None = None
         self._carries: Carries | None = None
+        self.is_near: Near = lambda _: True
         self._judgement = 0  # how often the judge has changed
 
     # accepting
@@ -87,7 +90,9 @@ class Joining:
         if entry.is_accepted is None or entry.judgement != self._judgement:
             self._forget_verdict(entry)
             entry.judgement = self._judgement
-            entry.is_carried = self._carries is None or self._carries(entry.otid, entry.domain_id)
+            entry.is_carried = self.is_near(entry.tir.transport) and (
+                self._carries is None or self._carries(entry.otid, entry.domain_id)
+            )
             is_let_in = self._judge is None or not entry.is_carried or self._judge(entry.tir.topic, entry.tir.transport)
             entry.is_accepted = entry.is_carried and is_let_in
             self._cache.refused += entry.is_refused

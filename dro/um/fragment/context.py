@@ -31,6 +31,7 @@ from dro.proto.tcp.filters import requests_in
 from dro.proto.unicast.connections import OnOutcome
 from dro.transport import mmsg
 from dro.transport.kind import SessionHost
+from dro.transport.registry import is_near
 from dro.transport.session import FragmentSink, OnClient, SessionCounts
 from dro.transport.sockets import OS_SOCKETS, Sockets, ip_text
 from dro.um.fragment.immediate import ImmediateMessages
@@ -100,6 +101,7 @@ class FragmentContext:
             loop, options, settings, rng, batch, sockets, self._perform, lambda *packet: self.on_tr_packet(*packet)
         )
         self.engine = self.resolution.engine
+        self.engine.resolver.set_near(is_near)
         self.stats = self.engine.stats
         channel = self.resolution.channel
         own_address = ip_text(channel.local_address) if channel.is_relayed else ""

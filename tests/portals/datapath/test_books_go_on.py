@@ -11,9 +11,9 @@ import pytest
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import ADDRESSED, BatchDescriptor, DescriptorWriter
-from dro.bus.ring import RingReader, RingWriter
 from dro.kept.store import Kept
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
+from dro.shared_memory.ring import RingReader, RingWriter
 from dro.transport.runs import RunTable, read_messages
 from portals.datapath.addressed import AddressedData
 from portals.datapath.egress import Egress

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import BatchDescriptor as QueueSlot
-from dro.bus.ring import RingReader, RingWriter
 from dro.bus.ring_size import ring_bytes
 from dro.clock import ms, s
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.proto.context.sources import BoundSource
+from dro.shared_memory.ring import RingReader, RingWriter
 from dro.transport.frames import drop_first
 from dro.transport.runs import KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
 from dro.transport.session import SenderTransport

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from dro.bus.counters import CounterPage
-from dro.bus.ring import RingReader, RingWriter
 from dro.clock import ms, s
 from dro.loop import Loop
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
+from dro.shared_memory.ring import RingReader, RingWriter
 from dro.transport import mmsg, sockets
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.lbtrm.setup import LbtrmSenderSetup

@@ -10,8 +10,8 @@ import pytest
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import BatchDescriptor
-from dro.bus.ring import RingReader, RingWriter
 from dro.proto.context.sources import BoundSource
+from dro.shared_memory.ring import RingReader, RingWriter
 from dro.transport.runs import KIND_CONTROL, KIND_TSNI, RunTable, read_messages
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.data_blocks import TopicIdx

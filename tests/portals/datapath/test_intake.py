@@ -10,8 +10,8 @@ import pytest
 
 from dro.bus.counters import CounterPage
 from dro.bus.descriptors import ADDRESSED, SOURCE_DATA, BatchDescriptor, DescriptorWriter
-from dro.bus.ring import RingReader, RingWriter
 from dro.metrics.slots import Slot as Slots
+from dro.shared_memory.ring import RingReader, RingWriter
 from portals.datapath.addressed import AddressedData
 from portals.datapath.descriptor import BatchKind
 from portals.datapath.egress import Egress

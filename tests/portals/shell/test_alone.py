@@ -28,13 +28,13 @@ from dro.bus.messages import (
     RouteTable,
     SendRouteInfo,
 )
-from dro.bus.ring import DATA_AT
 from dro.bus.ring_size import RING_MAX_BYTES
 from dro.clock import ms, s
 from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log.events import LogEvent
 from dro.metrics.slots import PairSlot, Slot
 from dro.proto.interest.events import InterestGained
+from dro.shared_memory.ring import DATA_AT
 from dro.transport.runs import Run
 from portals.datapath.handover import QUIET_TICKS
 from portals.decisions.core import AT_ONCE, PortalCore

@@ -16,11 +16,12 @@ byte, and `committed` (how far the bytes are complete) afterwards. A reader copi
 This relies on other processors seeing stores and loads in program order, as on x86-64. Elsewhere a reader stays a
 quarter of the ring away from the writer, which makes an error improbable but not impossible.
 
-Between the header and the data lie the descriptor queues of the readers, see `dro.bus.descriptors`. Memory for the
-queues of a reader is taken when one is used first.
+Between the header and the data, in front of `data_at`, lies what tells readers of chunks: the descriptor queues of a
+portal's siblings (`dro.bus.descriptors`), whose memory is taken when a reader is used first, or the index of a ring of
+records (`dro.shared_memory.records`).
 
-A new incarnation of the writer gets a new file. A ring is never repaired or reused. Who has mapped it can read it to
-the end after its writer has died.
+A new incarnation of a portal gets a new file; its ring is never repaired or reused. Who has mapped a ring can read it
+to the end after its writer has died. A ring of records may be gone on with (`RingWriter.go_on`): from `committed` on.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 
 MAGIC: Final = int.from_bytes(b"DRORING\x00", "little")
-LAYOUT_VERSION: Final = 4
+LAYOUT_VERSION: Final = 5
 HEADER_BYTES: Final = 4096
 READERS: Final = 256
 CELLS_AT: Final = HEADER_BYTES  # of the queues: two cache lines for each reader
@@ -51,7 +52,7 @@ FIRST_BYTES: Final = 128 << 10  # of data that get memory at the first chunk; do
 REMEDY: Final = "give the machine more shared memory or lower <max-queue>"
 
 # cells of the header, as indexes of u64; those that change have a cache line of their own
-_MAGIC, _VERSION, _INCARNATION, _CAPACITY = 0, 1, 2, 3
+_MAGIC, _VERSION, _INCARNATION, _CAPACITY, _DATA_AT = 0, 1, 2, 3, 4
 _RESERVED, _COMMITTED = 8, 16
 
 _STRONGLY_ORDERED: Final = platform.machine() in ("x86_64", "AMD64", "i686")
@@ -62,9 +63,11 @@ def _round_up(value: int, unit: int) -> int:
 
 
 class RingWriter:
-    """The writing end; made once per worker incarnation with `create`."""
+    """The writing end; made with `create` or `of_file`, or with `go_on`."""
 
-    def __init__(self, path: Path, area: mmap.mmap, fd: int, capacity: int, incarnation: int) -> None:
+    def __init__(
+        self, path: Path, area: mmap.mmap, fd: int, capacity: int, incarnation: int, data_at: int = DATA_AT
+    ) -> None:
         self.path = path
         self.capacity = capacity
         self.incarnation = incarnation
@@ -72,9 +75,10 @@ class RingWriter:
         self._fd = fd
         self._whole = memoryview(area)
         self._cells = self._whole[:HEADER_BYTES].cast("Q")
-        self.queues = self._whole[:DATA_AT]
-        """Where the descriptor queues lie, by their offset in the file."""
-        self.mv = self._whole[DATA_AT:]
+        self.queues = self._whole[:data_at]
+        """Header, and what lies in front of the data, by offset in the file."""
+        self.data_at = data_at
+        self.mv = self._whole[data_at:]
         """The data area, `capacity` bytes; write only between `offset(pos)` and the end of what was reserved."""
         self._next = 0  # where the next chunk may begin
         self._reserved = 0
@@ -86,7 +90,11 @@ class RingWriter:
         self.needs: list[Callable[[], bool]] = []
         """Is there anything that a reader has still to copy? Who knows readers adds this; without any, there is."""
         cells = self._cells
+        if cells[_MAGIC] == MAGIC:
+            self._next, self._reserved = cells[_COMMITTED], cells[_RESERVED]
+            return
         cells[_VERSION], cells[_INCARNATION], cells[_CAPACITY] = LAYOUT_VERSION, incarnation, capacity
+        cells[_DATA_AT] = data_at
         cells[_MAGIC] = MAGIC  # last: a ring with its magic is complete
 
     @classmethod
@@ -95,22 +103,41 @@ class RingWriter:
 
         Raises: ResourceError when shared memory has no room for what a ring without data takes, `SLOTS_AT` bytes.
         """
-        capacity = _round_up(max(capacity, MIN_CAPACITY), mmap.PAGESIZE)
-        size = DATA_AT + capacity
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as e:
             what = f"cannot create the fragment ring {path}: {e.strerror}"
             raise ResourceError(what, remedy=remedy_of(e.errno)) from e
         try:
+            return cls.of_file(path, fd, capacity, incarnation)
+        except ResourceError:
+            path.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def of_file(
+        cls, path: Path, fd: int, capacity: int, incarnation: int, data_at: int = DATA_AT, taken: int = SLOTS_AT
+    ) -> RingWriter:
+        """Make a ring in an empty file, whose descriptor is the ring's from here on. `taken` bytes get memory at once.
+
+        Raises: ResourceError when there is no room for these.
+        """
+        capacity = _round_up(max(capacity, MIN_CAPACITY), mmap.PAGESIZE)
+        size = data_at + capacity
+        try:
             os.ftruncate(fd, size)
-            os.posix_fallocate(fd, 0, SLOTS_AT)
+            os.posix_fallocate(fd, 0, taken)
             area = mmap.mmap(fd, size)
         except OSError as e:
             os.close(fd)
-            path.unlink(missing_ok=True)
             raise ResourceError(f"no room for a fragment ring in {path.parent}: {e.strerror}", remedy=REMEDY) from e
-        return cls(path, area, fd, capacity, incarnation)
+        return cls(path, area, fd, capacity, incarnation, data_at)
+
+    @classmethod
+    def go_on(cls, path: Path, incarnation: int) -> RingWriter:
+        """Write on, behind what the former writer has committed. Raises: ResourceError when there is no such ring."""
+        fd, area, capacity, data_at = _open(path, incarnation)
+        return cls(path, area, fd, capacity, incarnation, data_at)
 
     def allocate_queues(self, reader: int) -> None:
         """Take memory for the queues of that reader. Raises: ResourceError when there is none."""
@@ -127,6 +154,16 @@ class RingWriter:
         """End of what is committed, as a virtual position."""
         return self._next
 
+    @property
+    def fd(self) -> int:
+        """The descriptor of the file."""
+        return self._fd
+
+    @property
+    def reserved(self) -> int:
+        """How far it may have been written, as a virtual position."""
+        return self._reserved
+
     def offset(self, pos: int) -> int:
         """Return where the byte of virtual position `pos` lies in `mv`."""
         return pos % self.capacity
@@ -134,6 +171,18 @@ class RingWriter:
     def left(self, pos: int) -> int:
         """Bytes from virtual position `pos` to where the ring begins anew."""
         return self.capacity - pos % self.capacity
+
+    def place(self, nbytes: int) -> int:
+        """Return where the next chunk of that size will begin. Nothing that was written is gone by that.
+
+        Raises: ResourceError when shared memory has no room for it.
+        """
+        if not 0 <= nbytes <= self.capacity:
+            raise LocalProtocolError(f"a reservation of {nbytes} bytes in a ring of {self.capacity}")
+        pos = (self._next + ALIGN - 1) & -ALIGN
+        if pos + nbytes > self._limit:
+            pos = self._next = self._find_room(pos, nbytes)
+        return pos
 
     def reserve(self, nbytes: int) -> int:
         """Claim room for `nbytes` in one piece; returns its virtual position, a multiple of 64.
@@ -143,11 +192,7 @@ class RingWriter:
 
         Raises: ResourceError when shared memory has no room for it; nothing has changed then.
         """
-        if not 0 <= nbytes <= self.capacity:
-            raise LocalProtocolError(f"a reservation of {nbytes} bytes in a ring of {self.capacity}")
-        pos = (self._next + ALIGN - 1) & -ALIGN
-        if pos + nbytes > self._limit:
-            pos = self._next = self._find_room(pos, nbytes)
+        pos = self.place(nbytes)
         end = pos + nbytes
         if end > self._reserved:
             self._reserved = end
@@ -179,7 +224,7 @@ class RingWriter:
         """Get memory for at least so many bytes of data; False when there is none."""
         extent = min(self.capacity, max(2 * self.extent, FIRST_BYTES, _round_up(nbytes, mmap.PAGESIZE)))
         try:
-            os.posix_fallocate(self._fd, DATA_AT + self.extent, extent - self.extent)
+            os.posix_fallocate(self._fd, self.data_at + self.extent, extent - self.extent)
         except OSError:
             return False
         self.extent = extent
@@ -190,7 +235,7 @@ class RingWriter:
         is_idle = self._given_back_at == self._next
         if not self._had_backlog and self.extent > (0 if is_idle else FIRST_BYTES) and not self.is_needed():
             with contextlib.suppress(OSError):  # a file system that cannot
-                self._area.madvise(mmap.MADV_REMOVE, DATA_AT, self.extent)
+                self._area.madvise(mmap.MADV_REMOVE, self.data_at, self.extent)
                 self.extent = 0
                 # two rounds on, so that nothing old counts as there
                 self._next = self._limit = self._next - self._next % self.capacity + 2 * self.capacity
@@ -232,47 +277,40 @@ class RingWriter:
 class RingReader:
     """A reading end; opened from the path and incarnation that the writer announced."""
 
-    def __init__(self, path: Path, area: mmap.mmap, capacity: int, incarnation: int) -> None:
+    def __init__(self, path: Path, area: mmap.mmap, capacity: int, incarnation: int, data_at: int = DATA_AT) -> None:
         self.path = path
         self.capacity = capacity
         self.incarnation = incarnation
         self._area = area
         self._whole = memoryview(area)
         self._cells = self._whole[:HEADER_BYTES].cast("Q")
-        self.queues = self._whole[:DATA_AT]
+        self.queues = self._whole[:data_at]
         """As in the writer; the own cells are written to."""
-        self._data = self._whole[DATA_AT:]
+        self._data = self._whole[data_at:]
         self._reach = capacity if _STRONGLY_ORDERED else capacity - capacity // 4
 
     @classmethod
     def open(cls, path: Path, incarnation: int) -> RingReader:
         """Open a ring. Raises: ResourceError when there is none, or it belongs to another incarnation."""
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as e:
-            raise ResourceError(f"cannot open the fragment ring {path}: {e.strerror}") from e
-        try:
-            size = os.fstat(fd).st_size
-            if size < DATA_AT + MIN_CAPACITY:
-                raise ResourceError(f"{path} is too short for a fragment ring")
-            area = mmap.mmap(fd, size)
-        except OSError as e:
-            raise ResourceError(f"cannot map the fragment ring {path}: {e.strerror}") from e
-        finally:
-            os.close(fd)
-        with memoryview(area) as whole, whole[:HEADER_BYTES] as head, head.cast("Q") as cells:
-            capacity, found = cells[_CAPACITY], cells[_INCARNATION]
-            complete = cells[_MAGIC] == MAGIC and cells[_VERSION] == LAYOUT_VERSION and size == DATA_AT + capacity
-        if not complete or found != incarnation:
-            area.close()
-            why = f"belongs to incarnation {found}, not {incarnation}" if complete else "is not a fragment ring"
-            raise ResourceError(f"{path} {why}")
-        return cls(path, area, capacity, incarnation)
+        fd, area, capacity, data_at = _open(path, incarnation)
+        os.close(fd)
+        return cls(path, area, capacity, incarnation, data_at)
+
+    @classmethod
+    def of_file(cls, path: Path, fd: int, incarnation: int) -> RingReader:
+        """Map a ring that is only read; the descriptor stays the caller's. Raises: ResourceError, as `open`."""
+        area, capacity, data_at = _map(path, fd, incarnation, mmap.ACCESS_READ)
+        return cls(path, area, capacity, incarnation, data_at)
 
     @property
     def position(self) -> int:
         """End of what the writer has committed."""
         return self._cells[_COMMITTED]
+
+    def is_overrun(self, pos: int) -> bool:
+        """As of the writer."""
+        reserved: int = self._cells[_RESERVED]
+        return reserved > pos + self._reach
 
     def copy(self, pos: int, nbytes: int) -> bytearray | None:
         """A private copy of `nbytes` from virtual position `pos`, or None when they are gone or never were.
@@ -302,3 +340,35 @@ class RingReader:
         self._data.release()
         self._whole.release()
         self._area.close()
+
+
+def _open(path: Path, incarnation: int) -> tuple[int, mmap.mmap, int, int]:
+    """Open a ring: descriptor, memory, capacity, where the data begins. Raises: ResourceError."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as e:
+        raise ResourceError(f"cannot open the fragment ring {path}: {e.strerror}") from e
+    try:
+        return fd, *_map(path, fd, incarnation, mmap.ACCESS_WRITE)
+    except ResourceError:
+        os.close(fd)
+        raise
+
+
+def _map(path: Path, fd: int, incarnation: int, access: int) -> tuple[mmap.mmap, int, int]:
+    """Map a ring whose header is sound. Raises: ResourceError."""
+    try:
+        size = os.fstat(fd).st_size
+        if size < HEADER_BYTES + MIN_CAPACITY:
+            raise ResourceError(f"{path} is too short for a fragment ring")
+        area = mmap.mmap(fd, size, access=access)
+    except OSError as e:
+        raise ResourceError(f"cannot map the fragment ring {path}: {e.strerror}") from e
+    with memoryview(area) as whole, whole[:HEADER_BYTES] as head, head.cast("Q") as cells:
+        capacity, found, data_at = cells[_CAPACITY], cells[_INCARNATION], cells[_DATA_AT]
+        complete = cells[_MAGIC] == MAGIC and cells[_VERSION] == LAYOUT_VERSION and size == data_at + capacity
+    if not complete or found != incarnation or data_at < HEADER_BYTES or capacity < MIN_CAPACITY:
+        area.close()
+        why = f"belongs to incarnation {found}, not {incarnation}" if complete else "is not a fragment ring"
+        raise ResourceError(f"{path} {why}")
+    return area, capacity, data_at

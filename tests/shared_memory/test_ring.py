@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dro.bus.ring import (
+from dro.errors import LocalProtocolError, ResourceError
+from dro.os_errors import remedy_of
+from dro.shared_memory.ring import (
     ALIGN,
     DATA_AT,
     FIRST_BYTES,
@@ -27,8 +29,6 @@ from dro.bus.ring import (
     RingReader,
     RingWriter,
 )
-from dro.errors import LocalProtocolError, ResourceError
-from dro.os_errors import remedy_of
 from tests.bus.conftest import open_files
 from tests.rigs.circumstances import mounted
 
@@ -147,7 +147,7 @@ def test_a_closed_ring_gives_its_memory_and_its_file_back(tmp_path: Path) -> Non
 def test_elsewhere_a_reader_stays_a_quarter_of_the_ring_away(
     writer: RingWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dro.bus.ring._STRONGLY_ORDERED", False)
+    monkeypatch.setattr("dro.shared_memory.ring._STRONGLY_ORDERED", False)
     reader = RingReader.open(writer.path, 7)
     pos = writer.write(b"a" * 64)
     writer.reserve(CAPACITY * 3 // 4 - 64)

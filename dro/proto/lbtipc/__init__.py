@@ -1,0 +1,1 @@
+"""Decisions of LBT-IPC sessions, without memory and sockets."""

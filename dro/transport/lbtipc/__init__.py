@@ -1,0 +1,1 @@
+"""LBT-IPC on shared memory."""
