@@ -29,7 +29,9 @@ _BY_FOLDER: Final = {
     "dro.proto.repair": "receiver retransmit source",
     "dro.shared_memory": "ring",
     "dro.transport": "frames mmsg runs scan session trains",
+    "dro.transport.datagrams": "receiver sender",
     "dro.transport.lbtrm": "headers receiver sender",
+    "dro.transport.lbtru": "headers",
     "portals.datapath": "descriptor duplicate_window egress handover ingress intake outgoing plan select",
     "portals.peer.stream": "link_frames",
 }

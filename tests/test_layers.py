@@ -62,9 +62,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.config.lint": ("dro", "dro.bus", "dro.config.reading", "dro.config.um", "dro.config.dro_xml"),
     "dro.config.report": ("dro", "dro.config.reading", "dro.config.um", "dro.config.dro_xml", "dro.config.change"),
     "dro.transport": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um"),
+    "dro.transport.datagrams": (*FLOOR, "dro.wire.*", "dro.proto.*", "dro.transport"),
     **{  # a kind of transport is a folder with a module `kind`; none knows another
         f"dro.transport.{kind.parent.name}": (
-            *FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.transport",
+            *FLOOR, "dro.wire.*", "dro.proto.*", "dro.config.um", "dro.transport", "dro.transport.datagrams",
         )
         for kind in (ROOT / "dro/transport").glob("*/kind.py")
     },

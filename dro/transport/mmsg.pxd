@@ -14,9 +14,10 @@ cdef class DatagramBatch:
 cdef class Sends:
     cdef unsigned long long[::1] _iovs, _headers
     cdef unsigned short[:] _segments
-    cdef object _headers_at
+    cdef object _headers_at, _name, _name_at
+    cdef Py_ssize_t _names
 
     @cython.locals(iovs="unsigned long long[::1]", headers="unsigned long long[::1]", segments="unsigned short[:]",
                    n=Py_ssize_t, number=Py_ssize_t, at=Py_ssize_t, nbytes=Py_ssize_t, segment=Py_ssize_t,
                    base="unsigned long long")
-    cpdef tuple send(self, object sock, object buffer, list entries)
+    cpdef tuple send(self, object sock, object buffer, list entries, object to=*)

@@ -135,8 +135,14 @@ class DatagramBatch:
         return n
 
 
+def raw_address(ip: str, port: int) -> int:
+    """Return the sender key of an address, as `DatagramBatch.senders` holds it."""
+    family = int(socket.AF_INET).to_bytes(2, sys.byteorder)
+    return int.from_bytes(family + port.to_bytes(2, "big") + socket.inet_aton(ip), "little")
+
+
 class Sends:
-    """The send side of connected UDP sockets of one thread."""
+    """The send side of UDP sockets of one thread."""
 
     def __init__(self) -> None:
         iovs, headers = array("Q", bytes(16 * BATCH)), array("Q", bytes(64 * BATCH))
@@ -147,21 +153,33 @@ class Sends:
         for i in range(BATCH):
             headers[8 * i + 2 : 8 * i + 5] = array("Q", [iovs_at + 16 * i, 1, controls_at + _CMSG_SPACE * i])
         self._headers_at = headers.buffer_info()[0]
+        self._name = array("Q", bytes(_SOCKADDR))
+        self._name_at = self._name.buffer_info()[0]
+        self._names = 0  # headers that have a name
         self._iovs, self._headers = iovs, headers
         self._segments = memoryview(controls).cast("H")[8 :: _CMSG_SPACE // 2]
 
     def send(
-        self, sock: socket.socket, buffer: bytearray | memoryview, entries: list[tuple[int, int, int]]
+        self,
+        sock: socket.socket,
+        buffer: bytearray | memoryview,
+        entries: list[tuple[int, int, int]],
+        to: tuple[str, int] | None = None,
     ) -> tuple[int, int]:
         """Send pieces of `buffer`, each (offset, bytes, segment): a datagram, or a train of datagrams of `segment`
         bytes when that is not 0. Returns how many were sent, and the errno of what stopped the next one, or 0.
+
+        `to`: for a socket that is not connected.
         """
         if len(entries) == 1:
             at, nbytes, segment = entries[0]
             piece = memoryview(buffer)[at : at + nbytes]
             try:
-                if segment:
-                    sock.sendmsg([piece], [(SOL_UDP, UDP_SEGMENT, segment.to_bytes(2, sys.byteorder))])
+                control = [(SOL_UDP, UDP_SEGMENT, segment.to_bytes(2, sys.byteorder))] if segment else []
+                if to is not None:
+                    sock.sendmsg([piece], control, 0, to)
+                elif segment:
+                    sock.sendmsg([piece], control)
                 else:
                     sock.send(piece)
             except OSError as e:
@@ -175,6 +193,13 @@ class Sends:
             iovs[2 * number], iovs[2 * number + 1] = base + at, nbytes
             headers[8 * number + 5] = _CONTROL if segment else 0
             segments[number] = segment
+        if to is not None:
+            self._name[0] = raw_address(*to)
+        if to is not None or self._names:
+            name_at, name_bytes = (0, 0) if to is None else (self._name_at, _SOCKADDR)
+            for number in range(max(n, self._names)):
+                headers[8 * number], headers[8 * number + 1] = name_at, name_bytes
+            self._names = 0 if to is None else max(n, self._names)
         sent: int = _sendmmsg(sock.fileno(), self._headers_at, n, _DONTWAIT)
         if sent < 0:
             return 0, ctypes.get_errno()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from dro import transport
@@ -18,7 +19,7 @@ def find_kinds() -> dict[str, TransportKind[Any]]:
     return {
         module.name: import_module(f"{__package__}.{module.name}.kind").KIND
         for module in pkgutil.iter_modules(transport.__path__)
-        if module.ispkg
+        if module.ispkg and find_spec(f"{__package__}.{module.name}.kind")
     }
 
 

@@ -1,7 +1,8 @@
 cimport cython
 
 cdef class Trains:
-    cdef public object sent, busy, _socket, _on_error, _sends
+    cdef public object sent, busy, on_error, _socket, _sends, _to
+    cdef public bint is_behind
     cdef public Py_ssize_t _segment_max, _train_max
 
     @cython.locals(sent=Py_ssize_t, per_train=Py_ssize_t, train=Py_ssize_t, start=Py_ssize_t)

@@ -23,6 +23,7 @@ OFF_HOST_TRAIN: Final = 16  # datagrams; a train is a burst, which switches must
 _UDP_IP_HEADERS: Final = 28
 _NO_GSO_OF_SIZE: Final = frozenset((errno.EINVAL, errno.EMSGSIZE))
 _NO_GSO: Final = frozenset((errno.EIO, errno.EOPNOTSUPP, errno.ENOPROTOOPT)) | _NO_GSO_OF_SIZE
+Address = tuple[str, int]
 BUSY: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
 
 
@@ -31,14 +32,19 @@ def _to_nobody(_error: OSError, _datagrams: int) -> None:
 
 
 class Trains:
-    """The data socket of one session. `busy`: errno of the send that found the socket full last."""
+    """The data socket of one session. `busy`: errno of the send that found the socket full last.
 
-    def __init__(self, sock: socket.socket, interface: str, on_error: Callable[[OSError, int], object]) -> None:
-        """`interface`: address of the one that data leaves from. `on_error` gets how many datagrams were refused."""
+    `on_error` gets how many datagrams were refused. `is_behind`: some receivers have yet to get what was sent.
+    """
+
+    def __init__(self, sock: socket.socket, interface: str) -> None:
+        """`interface`: address of the one that data leaves from."""
         self.sent = 0
         self.busy = 0
+        self.is_behind = False
+        self.on_error: Callable[[OSError, int], object] = _to_nobody
+        self._to: Address | None = None  # whom it is not connected to
         self._socket = sock
-        self._on_error = on_error
         self._sends = mmsg.Sends()
         mtu = sockets.interface_mtu(interface)
         self._segment_max = mtu - _UDP_IP_HEADERS if sockets.supports_gso(sock) else 0
@@ -46,11 +52,15 @@ class Trains:
 
     def close(self) -> None:
         """Nothing more is sent, and nothing is told to the session, which has this."""
-        self._on_error = _to_nobody
+        self.on_error = _to_nobody
+
+    def catch_up(self) -> bool:
+        """Send what some receivers have yet to get; False: the socket is full."""
+        return True
 
     def send_equal(self, view: memoryview, at: int, count: int, size: int) -> int:
         """Send `count` datagrams of `size` bytes that lie back to back from `at` on; how many were sent."""
-        sent = 0
+        sent, to = 0, self._to
         per_train = min(self._train_max, TRAIN_BYTES // size)
         if count > 1 and per_train > 1 and size <= self._segment_max:
             control = [(sockets.SOL_UDP, sockets.UDP_SEGMENT, _SEGMENT.pack(size))]
@@ -58,7 +68,10 @@ class Trains:
                 train = min(per_train, count - sent)
                 start = at + sent * size
                 try:
-                    self._socket.sendmsg([view[start : start + train * size]], control)
+                    if to is None:
+                        self._socket.sendmsg([view[start : start + train * size]], control)
+                    else:
+                        self._socket.sendmsg([view[start : start + train * size]], control, 0, to)
                 except OSError as e:
                     if e.errno in BUSY:
                         self.busy = e.errno
@@ -66,18 +79,21 @@ class Trains:
                     if e.errno in _NO_GSO:  # not again on this socket, or not for datagrams of this size
                         self._segment_max = size - 1 if e.errno in _NO_GSO_OF_SIZE else 0
                         break
-                    self._on_error(e, train)
+                    self.on_error(e, train)
                 self.sent += 1
                 sent += train
         send = self._socket.send
         for start in range(at + sent * size, at + count * size, size):
             try:
-                send(view[start : start + size])
+                if to is None:
+                    send(view[start : start + size])
+                else:
+                    self._socket.sendto(view[start : start + size], to)
             except OSError as e:
                 if e.errno in BUSY:
                     self.busy = e.errno
                     break
-                self._on_error(e, 1)
+                self.on_error(e, 1)
             sent += 1
         return sent
 
@@ -88,7 +104,7 @@ class Trains:
         entries = trains_of(sizes, self._segment_max, self._train_max)
         done = 0
         while done < len(entries):
-            taken, code = self._sends.send(self._socket, buffer, entries[done:])
+            taken, code = self._sends.send(self._socket, buffer, entries[done:], self._to)
             self.sent += taken - [segment for _, _, segment in entries[done : done + taken]].count(0)
             done += taken
             if not code:
@@ -101,7 +117,7 @@ class Trains:
                 self._segment_max = segment - 1 if code in _NO_GSO_OF_SIZE else 0
                 entries[done : done + 1] = [(at, segment, 0) for at in range(offset, offset + nbytes, segment)]
                 continue
-            self._on_error(OSError(code, os.strerror(code)), max(1, nbytes // segment) if segment else 1)
+            self.on_error(OSError(code, os.strerror(code)), max(1, nbytes // segment) if segment else 1)
             done += 1
         reached = entries[done][0] if done < len(entries) else ends[-1]
         return bisect_right(ends, reached)

@@ -27,8 +27,8 @@ from dro.proto.context.sources import BoundSource
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.setup import DatagramSenderSetup
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_DATA, Run
 from dro.transport.session import ReceiverTransport
 from dro.transport.sockets import OS_SOCKETS
@@ -441,12 +441,19 @@ def test_our_source_answers_the_recorded_naks_as_um_did(net: Net) -> None:
         data_out = OS_SOCKETS.multicast_sender(address.group, address.dport, SOURCE_IP, ttl=16, buffer_bytes=1 << 20)
         sender = LbtrmSender(
             loop,
-            LbtrmSenderSetup(
-                address, data_out, nak_in, SOURCE_IP, datagram_max_bytes=8192, transport_index=1, tgsz_log2=3
+            DatagramSenderSetup(
+                address,
+                data_out,
+                nak_in,
+                SOURCE_IP,
+                datagram_max_bytes=8192,
+                transport_index=1,
+                header_bytes=DATA_HEADER,
             ),
             core,
             limiter,
             mmsg.DatagramBatch(),
+            tgsz_log2=3,
         )
     with receiver.inside():
         nak_out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -485,5 +492,5 @@ def test_our_source_answers_the_recorded_naks_as_um_did(net: Net) -> None:
     assert (len(entries), len(confirmed), len(entries) - kinds["rx"] - len(confirmed)) == (598, 54, 3)
     assert watch["trd1"].counts["lbtrm.nak"] == 295
     assert watch["trd1"].counts["lbtrm.rx"] == 541
-    assert sender.bad_naks == sender.send_errors == 0
+    assert sender.bad_packets == sender.send_errors == 0
     loop.close()

@@ -24,7 +24,8 @@ from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
 from dro.proto.unicast.splitter import MessageSplitter
 from dro.shared_memory.ring import RingReader
-from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.transport.datagrams.receiver import DatagramReceiver
+from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.runs import RunTable
 from dro.transport.scan import Stream
@@ -57,7 +58,7 @@ CONNECTION: Final = (
     PacketWriter, PeerConnection, PeerTlsStream, PlainStream, RunTable, SourceSession, Stream, TransmissionWindow,
 )  # fmt: skip
 SESSION: Final = (
-    BoundSource, DuplicateWindow, FragmentSource, Lane, LbtrmGroup, LbtrmReceiver, LbtrmSender, PlainStream,
+    BoundSource, DuplicateWindow, FragmentSource, Lane, LbtrmGroup, DatagramReceiver, LbtrmSender, PlainStream,
     ProxySource, ReceiverSession, SourceSession, Stream, TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains,
     TransmissionWindow,
 )  # fmt: skip

@@ -22,10 +22,11 @@ from dro.metrics.library_rows import QUEUE, RECEIVING, SENDING, LibraryKey, Libr
 from dro.metrics.slots import Slot
 from dro.proto.context import wanted
 from dro.sqn import MASK
-from dro.transport.lbtrm.receiver import LbtrmReceiver
+from dro.transport.datagrams.receiver import DatagramReceiver
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
+from dro.wire.source_string import LbtrmAddress
 from dro.wire.transport import NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
 from portals.endpoint import library
 from portals.endpoint.portal import EndpointPortal
@@ -90,9 +91,9 @@ class Bench:
         sender = self.sending
         assert isinstance(sender, LbtrmSender)
         sqns = tuple((sender.core.next_sqn - n) & MASK for n in behind)
-        sender.on_nak_packet(
-            lbtrm.encode(lbtrm.Nak(sender.address.nak_port, sender.address.session_id, sqns)), self.now_ns
-        )
+        address = sender.address
+        assert isinstance(address, LbtrmAddress)
+        sender.on_packet(lbtrm.encode(lbtrm.Nak(address.nak_port, address.session_id, sqns)), 0, self.now_ns)
 
     def rows(self) -> dict[LibraryKey, LibraryRow]:
         """All rows as of now, of both portals: the first portal that has one of a key counts."""
@@ -115,7 +116,7 @@ def lose_one(bench: Bench) -> None:
     bench.sender.lose(bench.source)
     bench.send()
     bench.net.until(lambda: len(bench.receiver.heard(TOPIC)) == 3)
-    assert isinstance(bench.joined, LbtrmReceiver)
+    assert isinstance(bench.joined, DatagramReceiver)
 
 
 def again(bench: Bench) -> None:

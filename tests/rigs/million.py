@@ -143,7 +143,7 @@ class OtherSource:
         self._sqn = dict.fromkeys(self._sources, 0)
         (self._transport,) = {source.transport for source in self._sources.values()}
         assert isinstance(self._transport, LbtrmSender)
-        self._loop.remove_reader(self._transport._nak_socket)
+        self._loop.remove_reader(self._transport._control_socket)
 
     def close(self) -> None:
         self._context.close()

@@ -17,10 +17,10 @@ from dro.proto.repair.loss import LBTRM_LOSS
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.setup import DatagramSenderSetup
 from dro.transport.kind import SessionHost
 from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
 from dro.transport.sockets import OS_SOCKETS
 from dro.wire.lbmc import message as lbmc
@@ -56,12 +56,13 @@ class Pair:
         self.core = SourceSession(SourceConfig(), self.limiter, RateLimiter(0, ms(10), now), now)
         self.sender = LbtrmSender(
             self.loop,
-            LbtrmSenderSetup(
-                self.address, data, nak, LOOPBACK, datagram_max_bytes=8192, transport_index=1, tgsz_log2=3
+            DatagramSenderSetup(
+                self.address, data, nak, LOOPBACK, datagram_max_bytes=8192, transport_index=1, header_bytes=DATA_HEADER
             ),
             self.core,
             self.limiter,
             self.batch,
+            tgsz_log2=3,
         )
         self.naks = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.naks.bind((LOOPBACK, 0))
@@ -230,7 +231,7 @@ def test_naks_of_other_sessions_are_counted_and_ignored(pair: Pair) -> None:
     to = (LOOPBACK, pair.address.nak_port)
     stranger.sendto(bytes.fromhex("0300") + pair.address.nak_port.to_bytes(2, "big") + bytes(12), to)
     stranger.sendto(b"garbage", to)
-    pair.until(lambda: pair.sender.bad_naks == 2)
+    pair.until(lambda: pair.sender.bad_packets == 2)
     assert pair.core.stats.naks_rcved == 0
     stranger.close()
 

@@ -24,10 +24,11 @@ from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.receiver import DatagramReceiver
+from dro.transport.datagrams.setup import DatagramSenderSetup
 from dro.transport.kind import SessionHost
-from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_DATA, Run, RunTable, read_messages
 from dro.transport.session import ReceiverTransport, SenderTransport
 from dro.transport.sockets import OS_SOCKETS
@@ -109,25 +110,32 @@ class LbtrmBench:
         core = SourceSession(config or SourceConfig(), self.limiter, RateLimiter(retransmit_bps, ms(10), now), now)
         sender = LbtrmSender(
             self.loop,
-            LbtrmSenderSetup(
-                address, sock or self.data_socket(), nak, LOOPBACK, datagram_max, transport_index=1, tgsz_log2=3
+            DatagramSenderSetup(
+                address,
+                sock or self.data_socket(),
+                nak,
+                LOOPBACK,
+                datagram_max,
+                transport_index=1,
+                header_bytes=DATA_HEADER,
             ),
             core,
             self.limiter,
             self.batch,
             self.closed.append,
+            tgsz_log2=3,
         )
         self.senders.append(sender)
         return sender
 
-    def join(self, sender: LbtrmSender, config: LossConfig | None = None) -> tuple[LbtrmReceiver, KeepingSink]:
+    def join(self, sender: LbtrmSender, config: LossConfig | None = None) -> tuple[DatagramReceiver, KeepingSink]:
         sink = KeepingSink()
         core = ReceiverSession(config or LossConfig(), random.Random(1).random, self.loop.now_ns())
         return self.group.join(sender.address, core, sink, sink.on_ended), sink
 
     def pair(
         self, sock: FussySocket | None = None, *, datagram_max: int = 8192, config: SourceConfig | None = None
-    ) -> tuple[LbtrmSender, LbtrmReceiver, KeepingSink]:
+    ) -> tuple[LbtrmSender, DatagramReceiver, KeepingSink]:
         sender = self.sender(sock, datagram_max=datagram_max, config=config)
         return (sender, *self.join(sender))
 
@@ -317,7 +325,7 @@ def test_retransmissions_are_right_when_many_runs_share_one_buffer(bench: LbtrmB
     hearing = OS_SOCKETS.multicast_receiver(bench.group_ip, bench.port, LOOPBACK, buffer_bytes=8 << 20, option="test")
     bench.others.append(hearing)
     nak = lbtrm.Nak(sender.address.nak_port, sender.address.session_id, tuple(range(count)))
-    sender.on_nak_packet(lbtrm.encode(nak), bench.loop.now_ns())
+    sender.on_packet(lbtrm.encode(nak), 0, bench.loop.now_ns())
     again = []
     for sqn in range(count):
         packet = lbtrm.decode(hearing.recv(65536))
@@ -418,11 +426,11 @@ def test_whatever_comes_to_the_nak_port_is_answered_or_counted(strangers: Strang
     sender, bench = strangers.victim, strangers.bench
     address = sender.address
     key = address.nak_port.to_bytes(2, "big") + address.session_id.to_bytes(4, "big")
-    before = sender.bad_naks + sender.core.stats.nak_pckts_rcved
+    before = sender.bad_packets + sender.core.stats.nak_pckts_rcved
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for datagram in datagrams:
             sock.sendto(datagram.replace(b"SESSIO", key), (LOOPBACK, address.nak_port))
-        bench.until(lambda: sender.bad_naks + sender.core.stats.nak_pckts_rcved == before + len(datagrams))
+        bench.until(lambda: sender.bad_packets + sender.core.stats.nak_pckts_rcved == before + len(datagrams))
 
 
 def test_empty_datagrams_end_nothing(strangers: Strangers) -> None:
@@ -580,7 +588,7 @@ def test_a_retransmission_that_waits_for_its_limit_does_not_wait_for_a_session_m
     sender = bench.sender(config=config, retransmit_bps=800_000)  # a datagram in 10 ms
     bench.offer(sender, 0, [bytes(900)] * 3)
     nak = lbtrm.Nak(sender.address.nak_port, sender.address.session_id, (0, 1, 2))
-    sender.on_nak_packet(lbtrm.encode(nak), bench.loop.now_ns())
+    sender.on_packet(lbtrm.encode(nak), 0, bench.loop.now_ns())
     assert sender.core.stats.rxs_sent < 3
     bench.until(lambda: sender.core.stats.rxs_sent == 3, 10)
 

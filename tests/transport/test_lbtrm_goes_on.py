@@ -15,10 +15,11 @@ from dro.config.um.options import UmOptions
 from dro.kept.store import Kept
 from dro.loop import Loop
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.held import HOLD_NS
+from dro.transport.datagrams.receiver import DatagramReceiver
 from dro.transport.kind import SessionHost
-from dro.transport.lbtrm.held import HOLD_NS
 from dro.transport.lbtrm.kind import LbtrmReceivers
-from dro.transport.lbtrm.receiver import GROUP_PREFIX, ROW_KIND, LbtrmReceiver
+from dro.transport.lbtrm.receiver import GROUP_PREFIX, ROW_KIND
 from dro.transport.sockets import OS_SOCKETS
 from dro.wire import lbtrm
 from dro.wire.lbmc.message import HEADER as LBMC
@@ -45,7 +46,7 @@ class Life:
         self.address = address
         self.session = self.join()
 
-    def join(self) -> LbtrmReceiver:
+    def join(self) -> DatagramReceiver:
         return self.receivers.join(self.address, OPTIONS, self.clock.time_ns)
 
     def turn(self, to_ns: int | None = None) -> None:

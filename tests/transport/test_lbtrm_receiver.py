@@ -21,9 +21,10 @@ from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession, ReceiverStats
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.drops import DroppedDatagrams
+from dro.transport.datagrams.receiver import DatagramReceiver
 from dro.transport.kind import SessionHost
-from dro.transport.lbtrm.group_stats import GroupStats
-from dro.transport.lbtrm.receiver import LbtrmGroup, LbtrmReceiver
+from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, ROWS, Run
 from dro.transport.session import ReceiverSessionStatistics, SessionCounts
 from dro.transport.sockets import OS_SOCKETS
@@ -72,7 +73,7 @@ class Group:
         self.emptied.append(group)
         group.close()
 
-    def join(self, sink: KeepingSink, config: LossConfig = LOSS, session_id: int = SESSION) -> LbtrmReceiver:
+    def join(self, sink: KeepingSink, config: LossConfig = LOSS, session_id: int = SESSION) -> DatagramReceiver:
         core = ReceiverSession(config, random.Random(1).random, self.clock.time_ns)
         return self.group.join(replace(self.address, session_id=session_id), core, sink, sink.on_ended)
 
@@ -159,7 +160,7 @@ def test_a_steady_stream_is_one_run_a_batch_and_is_counted_exactly(group: Group,
     assert (group.session.was_connected, group.session.is_in_order, group.session.shows_life) == (True, False, True)
     assert (group.session.generation_ns, group.session.sources) == (0, {})
     assert (group.group.stats, group.group.counts(), group.session.counts()) == (
-        GroupStats(), SessionCounts(), SessionCounts(),
+        DroppedDatagrams(), SessionCounts(), SessionCounts(),
     )  # fmt: skip
 
 
@@ -336,12 +337,12 @@ def test_control_messages_come_with_the_data(group: Group) -> None:
 )
 def test_a_datagram_that_is_of_no_use_is_counted_once(group: Group, datagram: bytes, counter: str) -> None:
     group.put(datagram)
-    assert group.group.stats == GroupStats(**{counter: 1})
+    assert group.group.stats == DroppedDatagrams(**{counter: 1})
     is_unknown = counter == "unknown_msgs_rcved"
     assert group.group.counts() == SessionCounts(bad=not is_unknown, unknown=is_unknown)
     assert (group.sink.order, group.session.statistics()) == ([], group.stats())
     group.put(datagram)
-    assert group.group.stats == GroupStats(**{counter: 2})
+    assert group.group.stats == DroppedDatagrams(**{counter: 2})
     assert group.group.counts() == SessionCounts(bad=2 * (not is_unknown), unknown=2 * is_unknown)
 
 
@@ -353,10 +354,10 @@ def test_every_reason_to_drop_a_datagram_has_its_count() -> None:
         DropReason.HEADER: "dgrams_dropped_hdr",
     }
     for reason in DropReason:
-        stats = GroupStats()
+        stats = DroppedDatagrams()
         stats.dropped(reason)
         stats.dropped(reason)
-        assert stats == GroupStats(**{named.get(reason, "dgrams_dropped_other"): 2})
+        assert stats == DroppedDatagrams(**{named.get(reason, "dgrams_dropped_other"): 2})
 
 
 def test_a_message_that_is_broken_costs_what_follows_in_its_datagram(
@@ -374,7 +375,7 @@ def test_a_message_that_is_broken_costs_what_follows_in_its_datagram(
 def test_a_fault_of_the_socket_is_told_and_the_next_datagram_is_heard(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dro.transport.lbtrm.receiver.limited", LimitedLogger(logging.getLogger("test")).event)
+    monkeypatch.setattr("dro.transport.datagrams.receiver.limited", LimitedLogger(logging.getLogger("test")).event)
 
     with monkeypatch.context() as patch:
         patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
@@ -507,7 +508,7 @@ def test_naks_that_cannot_be_sent_are_told_unless_that_is_nothing_new(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("dro.transport.lbtrm.receiver.limited", LimitedLogger(logging.getLogger("test")).event)
+    monkeypatch.setattr("dro.transport.datagrams.receiver.limited", LimitedLogger(logging.getLogger("test")).event)
     refusing = NoNaks(code)
     monkeypatch.setattr(group.group, "_nak_socket", refusing)
     group.put(group.data(0, message(7, 0, 40)), group.data(2, message(7, 2, 40)))

@@ -17,12 +17,13 @@ from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.source import SourceConfig, SourceSession, SourceStats
 from dro.sqn import MASK
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.setup import DatagramSenderSetup
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, Run
 from dro.transport.session import SenderTransport, SessionCounts, SourceSessionStatistics
 from dro.wire import lbtrm
 from dro.wire.lbmc.message import HEADER as LBMC
+from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress, format_source
 from tests.fakes.clock import SteppedClock
 from tests.fakes.fussy_socket import FussySocket, no_buffer_space
@@ -69,11 +70,14 @@ class Source:
         self.address = LbtrmAddress(sockets.ip_number(LOOPBACK), 0xE00A0A0A, SESSION, 14400, port)
         self.sender = LbtrmSender(
             self.loop,
-            LbtrmSenderSetup(self.address, self.data, nak_socket, interface, datagram_max, 77, tgsz_log2, pack_bytes),
+            DatagramSenderSetup(
+                self.address, self.data, nak_socket, interface, datagram_max, 77, DATA_HEADER, pack_bytes
+            ),
             self.core,
             self.limiter,
             mmsg.DatagramBatch(),
             self.closed.append,
+            tgsz_log2,
         )
         self.sender.on_unblocked = lambda: self.woken.append(self.clock.time_ns)
 
@@ -401,10 +405,10 @@ def test_more_naks_than_a_batch_holds_are_taken_in_the_next_turn(source: Source)
     for _ in range(mmsg.BATCH + 1):
         source.naks.send(b"")
     assert source.loop.run_once(0)
-    assert source.sender.bad_naks == mmsg.BATCH
+    assert source.sender.bad_packets == mmsg.BATCH
     assert source.loop.next_deadline() == 0, "there may be more"
     source.turn()
-    assert source.sender.bad_naks == mmsg.BATCH + 1
+    assert source.sender.bad_packets == mmsg.BATCH + 1
     assert source.loop.next_deadline() is None
 
 
@@ -491,7 +495,7 @@ def test_repairs_that_meet_a_full_socket_leave_first_when_it_has_room(code: int)
     source.send(4)
     source.take()
     source.data.answers = iter([code, code, code])
-    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1, 2))), BEGAN)
+    source.sender.on_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1, 2))), 0, BEGAN)
     assert source.send(1) == 0
     assert (source.sender.is_blocked, source.take(), source.sender.send_errors) == (True, [], 0)
     source.sender.on_unblocked = lambda: source.woken.append(source.send(1))
@@ -509,7 +513,7 @@ def test_repairs_wait_behind_data_that_found_the_socket_full() -> None:
     source.take()
     source.data.answers = iter([errno.EAGAIN])
     assert source.send(1) == 0
-    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1,))), BEGAN)
+    source.sender.on_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1,))), 0, BEGAN)
     source.sender.on_unblocked = lambda: source.woken.append(source.send(1))
     assert sqns(source.turn()) == [(1, True), (2, False)]
     assert source.woken == [1]
@@ -521,12 +525,12 @@ def test_data_that_waits_for_its_limit_is_not_woken_by_room_in_the_socket_nor_pa
     assert source.send(11, 980) == 10
     source.take()
     source.data.answers = iter([errno.EAGAIN])
-    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1,))), BEGAN)
+    source.sender.on_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (1,))), 0, BEGAN)
     assert sqns(source.turn()) == [(1, True)]
     assert source.woken == []
     source.data.answers = iter([errno.ENOBUFS] * 20)
     source.clock.time_ns = BEGAN + ms(9) + ms(1) // 2
-    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (2,))), BEGAN + ms(9))
+    source.sender.on_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (2,))), 0, BEGAN + ms(9))
     source.turn(BEGAN + ms(10))
     assert (source.woken, source.sender.is_blocked) == ([], True)
     source.data.answers = iter([])
@@ -537,12 +541,12 @@ def test_data_that_waits_for_its_limit_is_not_woken_by_room_in_the_socket_nor_pa
 
 def test_a_repair_that_did_not_leave_is_not_ignored_when_it_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is refused, the second waits, the third finds no place: only the second one counts as sent."""
-    monkeypatch.setattr("dro.transport.lbtrm.sender.MAX_KEPT", 1)
+    monkeypatch.setattr("dro.transport.datagrams.sender.MAX_KEPT", 1)
     source = Source(QUIET)
     source.send(3)
     source.take()
     source.data.answers = iter([errno.EPERM, errno.EAGAIN, errno.EAGAIN])
-    source.sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (0, 1, 2))), BEGAN)
+    source.sender.on_packet(lbtrm.encode(lbtrm.Nak(source.address.nak_port, SESSION, (0, 1, 2))), 0, BEGAN)
     assert (source.core.stats.rxs_sent, source.core.stats.rx_bytes_sent, source.sender.send_errors) == (1, 70, 1)
     assert sqns(source.turn()) == [(1, True)]
     assert sqns(source.nak(0, 1, 2)) == [(0, True), (2, True)]
@@ -631,7 +635,7 @@ def test_repairs_that_waited_for_their_limit_end_with_the_session() -> None:
 def test_a_session_that_nobody_watches_closes_as_well(source: Source) -> None:
     other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     nak = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    setup = LbtrmSenderSetup(source.address, other, nak, LOOPBACK, 8192, 1, 3)
+    setup = DatagramSenderSetup(source.address, other, nak, LOOPBACK, 8192, 1, DATA_HEADER)
     LbtrmSender(source.loop, setup, source.core, source.limiter, mmsg.DatagramBatch()).close(s(1), BEGAN)
     assert other.fileno() == nak.fileno() == -1
 

@@ -17,6 +17,7 @@ from dro.config.um.options import UmOptions
 from dro.kept.store import Kept
 from dro.loop import Loop
 from dro.transport import mmsg
+from dro.transport.datagrams import logs
 from dro.transport.kind import SenderEvents, SessionHost
 from dro.transport.lbtrm import kind
 from dro.transport.lbtrm.kind import LbtrmSenders
@@ -42,7 +43,9 @@ class LastSends:
     def __init__(self, takes: int | None) -> None:
         self.takes = takes
 
-    def send(self, sock: socket.socket, buffer: bytearray, entries: list[tuple[int, int, int]]) -> tuple[int, int]:
+    def send(
+        self, sock: socket.socket, buffer: bytearray, entries: list[tuple[int, int, int]], to: None = None
+    ) -> tuple[int, int]:
         if self.takes is None:
             raise Killed
         taken, self.takes = entries[: self.takes], 0
@@ -83,7 +86,7 @@ class LbtrmSenderLife:
         for sender in self.senders:
             if not sender._is_closed:
                 sender._socket.close()
-                sender._nak_socket.close()
+                sender._control_socket.close()
                 if sender._log is not None:
                     os.close(sender._log._fd)
         self.loop.close()
@@ -279,7 +282,7 @@ def test_what_the_socket_did_not_take_is_not_told_of(scene: LbtrmSenderScene, ta
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for about 180 datagrams of 1400 bytes."""
-    monkeypatch.setattr(kind, "_log_bytes", lambda _: 0)
+    monkeypatch.setattr(kind, "log_bytes", lambda _: 0)
 
 
 @pytest.mark.usefixtures("small_log")
@@ -461,8 +464,8 @@ def test_the_log_is_the_window_round_after_round(
     scene: LbtrmSenderScene, monkeypatch: pytest.MonkeyPatch, headers_share: int
 ) -> None:
     """What the trail says to be there is repaired as it was sent, also where the log has less room than the window."""
-    monkeypatch.setattr(kind, "HEADERS_SHARE", headers_share)
-    monkeypatch.setattr(kind, "LOG_LEAST", 0)
+    monkeypatch.setattr(logs, "HEADERS_SHARE", headers_share)
+    monkeypatch.setattr(logs, "LOG_LEAST", 0)
     window_bytes = 300_000
     scene.sender.close(0, scene.clock.time_ns)
     scene.life.pool.forget(scene.sender)

@@ -46,7 +46,7 @@ class Life:
         for sender in self.opened:
             sender._trains.close()
             sender._socket.close()
-            sender._nak_socket.close()
+            sender._control_socket.close()
         self.loop.close()
 
 
@@ -85,7 +85,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def ask(sender: LbtrmSender, sqn: int, now_ns: int) -> None:
     """Let a receiver ask for one datagram."""
     address = sender.address
-    sender.on_nak_packet(lbtrm.encode(lbtrm.Nak(address.nak_port, address.session_id, (sqn,))), now_ns)
+    sender.on_packet(lbtrm.encode(lbtrm.Nak(address.nak_port, address.session_id, (sqn,))), 0, now_ns)
 
 
 @pytest.mark.parametrize("asked_before", [False, True])

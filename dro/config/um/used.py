@@ -47,7 +47,8 @@ _OF_APPLICATIONS: tuple[type[OptionSet], ...] = (
 
 def transports() -> list[str]:
     """Return the names of all kinds of transport, TCP first."""
-    return sorted((module.name for module in pkgutil.iter_modules(FOLDERS) if module.ispkg), reverse=True)
+    found = {path.parent.name for folder in FOLDERS for path in Path(folder).glob("*/kind.py")}
+    return sorted(found, reverse=True)
 
 
 def _sets() -> Iterator[type[OptionSet]]:

@@ -291,7 +291,7 @@ class ReceiverSession:
         if self._gaps and (lost := self._loss.pop_expired(min(now_ns, end_ns))):
             self._give_up(lost, LossReason.TMO, now_ns)
         if now_ns >= end_ns:
-            self._end(now_ns)
+            self.end(now_ns)
         elif self._gaps and (sqns := self._loss.pop_naks(now_ns)):
             most = self._cfg.max_naks_per_packet
             for at in range(0, len(sqns), most):
@@ -333,7 +333,7 @@ class ReceiverSession:
             self._timeout_ns = self._cfg.activity_timeout_ns
             self._emit(Began(now_ns))
 
-    def _end(self, now_ns: int) -> None:
+    def end(self, now_ns: int) -> None:
         """End the session; outstanding loss goes unreported, as documented."""
         self.has_ended = True
         self.expected = None

@@ -368,6 +368,13 @@ class Retransmitter:
         self._queue_bytes = 0
         self.wake_ns: int | None = None
 
+    def another(self) -> Retransmitter:
+        """Return one with the same window and limits, for a receiver that gets repairs of its own."""
+        return Retransmitter(
+            self._window, self._limiter, self._data_limiter, ignore_ns=self._ignore_ns,
+            queue_bytes=self._queue_limit, max_ncfs_per_packet=self._max_ncfs, stats=self.stats,
+        )  # fmt: skip
+
     @property
     def waiting_count(self) -> int:
         """Retransmissions that wait for the limit (`rctlr_rx_msgs`)."""

@@ -172,6 +172,10 @@ class SourceSession:
         """One NAK packet of this session; returns what to send, in order."""
         return [*self._retransmitter.on_nak(sqns, now_ns)]
 
+    def for_one_receiver(self) -> Retransmitter:
+        """Return what answers the NAKs of one receiver, where repairs go to those alone that ask for them."""
+        return self._retransmitter.another()
+
     def on_send_failed(self, sqn: int, length: int) -> None:
         """A `Retransmit` of `length` bytes could not be sent; a receiver may ask again at once."""
         self._retransmitter.on_send_failed(sqn, length)

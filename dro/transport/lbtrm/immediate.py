@@ -20,8 +20,9 @@ from dro.proto.new_entries import NewEntryLimiter, NewEntryRate
 from dro.proto.repair.loss import LossConfig
 from dro.proto.repair.receiver import ReceiverSession
 from dro.transport import sockets
+from dro.transport.datagrams.receiver import NAK_OVERHEAD_BYTES, DatagramReceiver
 from dro.transport.kind import OnImmediate, SessionHost
-from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver
+from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.runs import KIND_DATA, RunTable
 from dro.transport.session import ReceiverTransport, SessionCounts
 from dro.wire.source_string import LbtrmAddress, TransportAddress
@@ -50,7 +51,7 @@ class ImmediateReceiver:
         self._on_message = on_message
         self._is_own = is_own
         self._newcomers = NewEntryLimiter(NEW_SESSIONS)
-        self._sessions: dict[TransportAddress, LbtrmReceiver] = {}
+        self._sessions: dict[TransportAddress, DatagramReceiver] = {}
         self._past = SessionCounts()  # of sessions that have ended
         self._nak_socket = host.sockets.nak_socket(rm.interface)
         try:

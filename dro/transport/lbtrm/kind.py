@@ -25,13 +25,15 @@ from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.sqn import MASK
 from dro.transport import sockets
+from dro.transport.datagrams.former import FormerDatagrams
+from dro.transport.datagrams.logs import log_bytes, window_log_bytes
+from dro.transport.datagrams.receiver import NAK_OVERHEAD_BYTES, DatagramReceiver
+from dro.transport.datagrams.setup import DatagramSenderSetup
 from dro.transport.kept_senders import KeptSenders, SentBefore
 from dro.transport.kind import ImmediateSessions, SenderEvents, SenderPool, SessionHost, TransportKind
-from dro.transport.lbtrm.former import FormerDatagrams
 from dro.transport.lbtrm.immediate import ImmediateReceiver
-from dro.transport.lbtrm.receiver import NAK_OVERHEAD_BYTES, LbtrmGroup, LbtrmReceiver
+from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.session import OnEnded, SenderTransport, SessionCounts, SessionSink
 from dro.transport.stream import nothing
 from dro.wire.lbtrm import DATA_HEADER
@@ -53,7 +55,7 @@ class LbtrmReceivers:
         self._past = SessionCounts()  # of groups that were left
         self.groups: dict[GroupKey, LbtrmGroup] = {}
 
-    def join(self, address: LbtrmAddress, options: UmOptions, now_ns: int) -> LbtrmReceiver:
+    def join(self, address: LbtrmAddress, options: UmOptions, now_ns: int) -> DatagramReceiver:
         o = LbtrmReceiverOptions.of(options)
         group = self._group(address, o)
         config = o.fill(LossConfig, max_naks_per_packet=max(1, (o.datagram_max_bytes - NAK_OVERHEAD_BYTES) // 4))
@@ -102,12 +104,6 @@ class LbtrmReceivers:
 
 SOURCE_KIND: Final = b"lbtrm"
 _DATA, _NAKS = b"data", b"naks"
-LOG_S: Final = 4
-"""How many seconds at the rate limit a log has room for; what is older cannot be repaired after a kill."""
-LOG_LEAST: Final = 1 << 20
-HEADERS_SHARE: Final = 2
-"""How many times its payload a datagram of small messages has in bytes, with all headers. Where it is more, repairs
-reach back less far than `transport_lbtrm_transmission_window_size` says."""
 
 
 class LbtrmSenders(SenderPool[GroupKey]):
@@ -210,7 +206,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
         transport_index, session_id = host.new_id(), host.new_id()
         log = None
         if is_kept and self._kept.keeps:
-            log = self._kept.log(transport_index, _log_bytes(o), 0, session_id)
+            log = self._kept.log(transport_index, log_bytes(o), 0, session_id)
         if log is not None:
             self._kept.keep(transport_index, key, _DATA, data_socket)
             self._kept.keep(transport_index, key, _NAKS, nak_socket)
@@ -218,7 +214,7 @@ class LbtrmSenders(SenderPool[GroupKey]):
 
     def _go_on(self, transport_index: int, key: GroupKey, o: LbtrmSourceOptions) -> LbtrmSender | None:
         """Go on with a session of the former incarnation, behind what that one had logged; None when it cannot be."""
-        former = self._kept.take(transport_index, (_DATA, _NAKS), _log_bytes(o))
+        former = self._kept.take(transport_index, (_DATA, _NAKS), log_bytes(o))
         if former is None:
             return None
         log = former.log
@@ -255,32 +251,22 @@ class LbtrmSenders(SenderPool[GroupKey]):
             max_ncfs_per_packet=max(1, (o.datagram_max_bytes - NAK_OVERHEAD_BYTES) // 4),
             first_sqn=first_sqn,
         )
-        session = LbtrmSenderSetup(
+        session = DatagramSenderSetup(
             LbtrmAddress(ip, group, session_id, port, nak_socket.getsockname()[1]),
             data_socket,
             nak_socket,
             interface=sockets.ip_text(ip),
             datagram_max_bytes=o.datagram_max_bytes,
             transport_index=transport_index,
-            tgsz_log2=max(0, o.tgsz.bit_length() - 1),
+            header_bytes=DATA_HEADER,
             pack_bytes=o.pack_bytes,
             log=log,
-            window_log_bytes=_window_log_bytes(o),
+            window_log_bytes=window_log_bytes(o),
             forget=nothing if log is None else partial(self._kept.forget, transport_index, key, log),
         )
         core = SourceSession(config, self._data_limiter, self._retransmit_limiter, host.loop.now_ns())
-        return LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed)
-
-
-def _window_log_bytes(o: LbtrmSourceOptions) -> int:
-    """Return how many bytes a log needs that holds the whole transmission window, which is measured in payload."""
-    return HEADERS_SHARE * o.window_size_bytes + LOG_LEAST
-
-
-def _log_bytes(o: LbtrmSourceOptions) -> int:
-    """Return how many bytes the log of a session has room for."""
-    most = _window_log_bytes(o)
-    return min(most, max(LOG_LEAST, o.data_rate_bps // 8 * LOG_S)) if o.data_rate_bps else most
+        tgsz_log2 = max(0, o.tgsz.bit_length() - 1)
+        return LbtrmSender(host.loop, session, core, self._data_limiter, host.batch, self._events.on_closed, tgsz_log2)
 
 
 KIND: Final = TransportKind(

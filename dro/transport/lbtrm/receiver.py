@@ -1,61 +1,28 @@
-"""LBT-RM, the receiving half: the shells around the receiver sessions of `dro.proto`.
-
-`LbtrmGroup` owns the UDP socket of one (group, port, interface) and distributes datagrams to the joined sessions, each
-an `LbtrmReceiver`. Neither contains policy: loss and NAK timing are decided by the cores.
-
-The receive path works on batches. What is data in order goes through the scan (`dro.transport.scan`); any other
-datagram is looked at here, one by one. A batch is handed up once, with the run tables of all its sessions.
-
-Where a former process left its sessions (`dro.kept`), the socket of a group is that one, with all that waits in it, and
-a session goes on behind the last datagram before which nothing was missing. That is noted in its row when a turn of the
-loop is over, when all that was handed up has been passed on: what a process that is killed did not note comes twice.
+"""LBT-RM, the receiving half: the socket of a multicast group, and the sessions that were joined on it.
 
 Wire layout: protocol notes, LBT-RM section; acceptance order and counters: the same, "acceptance order".
 """
 
 from __future__ import annotations
 
-import errno
-import logging
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import groupby
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from dro.clock import Clock
 from dro.errors import DecodeError
-from dro.kept.rows import KeptRow, KeptRows
 from dro.kept.store import NOTHING_KEPT, RECEIVING, Kept
-from dro.log.events import LogEvent
-from dro.log.limits import LimitedLogger
-from dro.proto.repair.loss import NakDue, Skipped, Unrecoverable
 from dro.proto.repair.receiver import ReceiverSession
-from dro.proto.session_events import Began, Ended
-from dro.sqn import HALF, MASK
-from dro.timers import Timer
-from dro.transport import mmsg, sockets
+from dro.sqn import MASK
+from dro.transport import sockets
+from dro.transport.datagrams.receiver import DatagramReceiver, SessionSocket
 from dro.transport.kind import SessionHost
-from dro.transport.lbtrm.group_stats import GroupStats
-from dro.transport.lbtrm.held import HeldDatagrams
-from dro.transport.runs import FLAG_REPAIR, RunTable, read_messages
-from dro.transport.scan import DatagramHeader, Stream, Streams, find, scan_datagrams
-from dro.transport.session import (
-    DataReader,
-    OnEnded,
-    ReceiverSessionStatistics,
-    ReceiverTransport,
-    SessionCounts,
-    SessionSink,
-)
+from dro.transport.scan import DatagramHeader
+from dro.transport.session import OnEnded, SessionSink
 from dro.wire import lbtrm
 from dro.wire.lbtrm import DATA_HEADER, FLAG_RETRANSMISSION, FLAGS_OFFSET
-from dro.wire.source_string import LbtrmAddress, format_source
+from dro.wire.source_string import LbtrmAddress
 from dro.wire.transport import TransportDecodeError
-
-log = logging.getLogger(__name__)
-limited = LimitedLogger(log).event
 
 _SESSION: Final = Struct("!Q")  # version, type, next header, NAK port and session id: all of it names the session
 _DATA: Final = Struct("!QIIBBH")
@@ -64,116 +31,13 @@ HEADER: Final = DatagramHeader(
     DATA_HEADER, key_at=0, sqn_at=8, trail_at=12, mark_at=FLAGS_OFFSET, mark_bytes=1, mark_mask=FLAG_RETRANSMISSION,
     mark=0,
 )  # fmt: skip
-_BATCHES_PER_TURN: Final = 4
-NAK_OVERHEAD_BYTES: Final = 16
 RX: Final = lbtrm.FLAG_RETRANSMISSION
 ROW_KIND: Final = b"lbtrm-rcv"
 GROUP_PREFIX: Final = RECEIVING + b"lbtrm-group "
-_IS_NOTED: Final = 1
-NO_ROOM: Final = RunTable(0)
-"""Of a session that no data has come of: a table has some 200 KiB, and many sessions say little."""
 
 
-class LbtrmReceiver(ReceiverTransport):
-    """One joined session: its core, its timer, and where its NAKs go."""
-
-    def __init__(
-        self, address: LbtrmAddress, core: ReceiverSession, sink: SessionSink, on_ended: OnEnded, group: LbtrmGroup
-    ) -> None:
-        super().__init__(address)
-        self.core = core
-        self.sink = sink
-        self.on_ended = on_ended
-        self.key = address.nak_port << 32 | address.session_id
-        self.name = (self.key, int.from_bytes(address.ip.to_bytes(4, "big"), "little"))
-        self.nak_to = (sockets.ip_text(address.ip), address.nak_port)
-        self.stream = Stream(self.key, NO_ROOM)
-        self.timer: Timer | None = None
-        self.is_left = False
-        self.lbm_msgs_rcved = 0
-        self.unrecoverable_dgrams = 0
-        self.row: KeptRow | None = None
-        self.held: HeldDatagrams | None = None
-        self._noted: int | None = None
-        self._group = group
-
-    @property
-    def is_joined(self) -> bool:
-        return self._group.has(self)
-
-    @property
-    def active_ns(self) -> int:
-        return self.core.active_ns
-
-    def mark(self) -> int | None:
-        return None if self.is_left else self.core.expected
-
-    def is_whole(self, mark: int | None) -> bool:
-        if mark is None or self.is_left or self.core.expected is None:
-            return True
-        return (self.core.contiguous + 1 - mark) & MASK < HALF
-
-    def settle(self, now_ns: int) -> None:
-        """Tell the core of the datagrams in order that the scan found."""
-        stream = self.stream
-        if stream.datagrams:
-            self.core.on_run(stream.first, stream.datagrams, stream.trail, now_ns, stream.nbytes)
-            self.lbm_msgs_rcved += stream.messages
-            stream.datagrams = stream.nbytes = stream.messages = 0
-
-    def follow(self) -> None:
-        """Tell the scan what the core expects next; while something is held back, it leaves all to the group."""
-        expected = self.core.expected
-        self.stream.expected = -1 if expected is None or self.held is not None else expected
-
-    def go_on(self, rows: KeptRows, now_ns: int) -> None:
-        """Go on where the former process has left the session, if it has; this one leaves it in the same place."""
-        self.row = row = rows.row(ROW_KIND, self.row_name)
-        if row is not None and (former := row.former) is not None and former.b == _IS_NOTED:
-            self.core.go_on_at(former.a & MASK, now_ns)
-            self.held = HeldDatagrams()
-            self.follow()
-
-    def hand_up_held(self, now_ns: int) -> None:
-        """Hand up in order what was held back, when it is time."""
-        held = self.held
-        if held is None or not held.is_over(self.core.missing, now_ns):
-            return
-        self.held = None
-        self.follow()
-        for view, table, messages in held.batches():
-            self.lbm_msgs_rcved += messages
-            if not self.is_left:
-                self.sink.on_fragments(view, [(self, table)], now_ns)
-
-    def note(self) -> None:
-        """Note up to which datagram nothing is missing, when all of that has been passed on; what is held was not."""
-        if self.row is None or self.core.expected is None or self.held is not None:
-            return
-        following = (self.core.contiguous + 1) & MASK
-        if following != self._noted:
-            self._noted = following
-            self.row.write(following, _IS_NOTED)
-
-    @property
-    def row_name(self) -> bytes:
-        return format_source(self.address).encode()
-
-    def counts(self) -> SessionCounts:
-        stats = self.core.stats
-        return SessionCounts(unrecoverable=self.unrecoverable_dgrams, naks_sent=stats.naks_sent, lost=stats.lost)
-
-    def statistics(self) -> ReceiverSessionStatistics:
-        no_topic = self.lbm_msgs_no_topic_rcved
-        counters = replace(self.core.stats, lbm_msgs_rcved=self.lbm_msgs_rcved, lbm_msgs_no_topic_rcved=no_topic)
-        return ReceiverSessionStatistics(format_source(self.address), counters)
-
-    def leave(self) -> None:
-        self._group.leave(self)
-
-
-class LbtrmGroup(DataReader):
-    """The socket of one group and port and the sessions that were joined on it."""
+class LbtrmGroup(SessionSocket):
+    """The socket of one group and port."""
 
     def __init__(
         self,
@@ -184,35 +48,31 @@ class LbtrmGroup(DataReader):
         *,
         buffer_bytes: int,
         nak_socket: socket.socket,
-        on_empty: Callable[[LbtrmGroup], None],
+        on_empty: Callable[[LbtrmGroup], object],
         on_stranger: Callable[[LbtrmAddress], object] | None = None,
         kept: Kept = NOTHING_KEPT,
     ) -> None:
-        """`on_stranger` may join a session that data has come of; without it, only what is joined is listened to.
-
-        `kept`: where the socket and the sessions of a former process are, and these are left.
-        """
+        """`on_stranger` may join a session that data has come of; without it, only what is joined is listened to."""
+        text = sockets.ip_text(group)
+        super().__init__(
+            host,
+            HEADER,
+            label=text,
+            row_kind=ROW_KIND,
+            kept_name=GROUP_PREFIX + f"{text}:{port}:{interface}".encode(),
+            on_empty=on_empty,
+            kept=kept,
+        )
         self.group = group
         self.port = port
-        self.stats = GroupStats()
-        self._loop = host.loop
-        self._clock: Clock = host.loop.clock
-        self._batch = mmsg.DatagramBatch(like=host.batch)
         self._nak_socket = nak_socket
-        self._on_empty = on_empty
         self._on_stranger = on_stranger
-        self._sessions: dict[tuple[int, int], LbtrmReceiver] = {}
-        self._streams: Streams = {}
-        self._touched: list[Stream] = []
-        self._due: dict[LbtrmReceiver, None] = {}
-        self._moved: dict[LbtrmReceiver, None] = {}  # sessions that something has come of in this turn
-        self._kept = kept
-        self._kept_name = GROUP_PREFIX + f"{sockets.ip_text(group)}:{port}:{interface}".encode()
-        self._socket = self._taken(interface) or host.sockets.multicast_receiver(
-            group, port, interface, buffer_bytes=buffer_bytes, option="transport_lbtrm_multicast_address"
+        self._start(
+            self._taken(interface)
+            or host.sockets.multicast_receiver(
+                group, port, interface, buffer_bytes=buffer_bytes, option="transport_lbtrm_multicast_address"
+            )
         )
-        kept.sockets.keep(self._kept_name, self._socket)
-        kept.gate.when_open(self._begin)
 
     def _taken(self, interface: str) -> socket.socket | None:
         """Take the socket that the former process had for this group."""
@@ -226,93 +86,24 @@ class LbtrmGroup(DataReader):
                 return None
         return sock
 
-    def _begin(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.add_reader(self._socket, self._on_readable)
-
-    # sessions
-
-    def join(self, address: LbtrmAddress, core: ReceiverSession, sink: SessionSink, on_ended: OnEnded) -> LbtrmReceiver:
-        session = LbtrmReceiver(address, core, sink, on_ended, self)
-        if self._kept.rows is not None:
-            session.go_on(self._kept.rows, self._clock.now_ns())
-        self._sessions[session.name] = session
-        self._streams[session.name] = session.stream
+    def join(
+        self, address: LbtrmAddress, core: ReceiverSession, sink: SessionSink, on_ended: OnEnded
+    ) -> DatagramReceiver:
+        session = DatagramReceiver(address, address.nak_port << 32 | address.session_id, core, sink, on_ended, self)
+        self._add(session)
         self._arm(session)
         return session
 
-    def has(self, session: LbtrmReceiver) -> bool:
-        return self._sessions.get(session.name) is session
-
-    def leave(self, session: LbtrmReceiver) -> None:
-        if not self.has(session):
-            return
-        del self._sessions[session.name]
-        del self._streams[session.name]
-        self._forget(session)
-        if not self._sessions:
-            self._on_empty(self)
-
-    def counts(self) -> SessionCounts:
-        """Datagrams for other sessions than the joined ones are none of ours, but not bad."""
-        s = self.stats
-        bad = s.dgrams_dropped_size + s.dgrams_dropped_version + s.dgrams_dropped_type
-        bad += s.dgrams_dropped_hdr + s.dgrams_dropped_other
-        return SessionCounts(bad, s.unknown_msgs_rcved, socket_drops=sockets.receive_drops(self._socket))
-
-    def close(self) -> None:
-        for session in self._sessions.values():
-            self._forget(session)
-        self._sessions.clear()
-        self._streams.clear()
-        self._loop.remove_reader(self._socket)
-        self._kept.sockets.drop(self._kept_name)
-        self._socket.close()
-
-    def _forget(self, session: LbtrmReceiver) -> None:
-        session.is_left = True
-        self._moved.pop(session, None)
-        if session.row is not None and self._kept.rows is not None:
-            session.row = None
-            self._kept.rows.free(ROW_KIND, session.row_name)
-        if session.timer is not None:
-            session.timer.cancel()
-
-    # receiving
-
-    def _on_readable(self) -> bool:
-        for _ in range(_BATCHES_PER_TURN):
-            if not self._sessions and self._on_stranger is None:
-                break
-            try:
-                count = self._batch.receive(self._socket.fileno())
-            except OSError as e:
-                limited(LogEvent.RECEIVE_FAILED, extra={"group": sockets.ip_text(self.group), "error": e.strerror})
-                return False
-            if not count:
-                return False
-            self._on_batch(self._clock.now_ns())
-            if count < mmsg.BATCH:
-                return False
-        return True
-
-    def _on_batch(self, now_ns: int) -> None:
-        batch, streams = self._batch, self._streams
-        view, offsets, lengths, senders = batch.view, batch.offsets, batch.lengths, batch.senders
-        at = scan_datagrams(view, offsets, lengths, senders, 0, streams, self._touched, HEADER)
-        while at < batch.count:
-            self._on_datagram(view, offsets[at], lengths[at], senders[at], now_ns)
-            at = scan_datagrams(view, offsets, lengths, senders, at + 1, streams, self._touched, HEADER)
-        self._hand_up(view, now_ns)
+    def _is_idle(self) -> bool:
+        return not self._sessions and self._on_stranger is None
 
     def _on_datagram(self, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
-        """Take one datagram that the scan left to us."""
         if length < 8:
             self.stats.dgrams_dropped_size += 1
             return
         key = _SESSION.unpack_from(view, offset)[0]
         if key >> 48 or length < DATA_HEADER:  # not DATA, or with options: the rare ones go through the codec
-            self._on_other(view, offset, length, key, sender, now_ns)
+            self._on_other(view, offset, length, key & _KEY_MASK, sender, now_ns)
             return
         session = self._session(key, sender, now_ns)
         if session is None and self._on_stranger is not None:
@@ -323,61 +114,8 @@ class LbtrmGroup(DataReader):
             self.stats.unknown_msgs_rcved += 1
             return
         _, sqn, trail, flags, _, _ = _DATA.unpack_from(view, offset)
-        self._on_data(session, view, (offset, offset + DATA_HEADER, offset + length), sqn, trail, flags, now_ns)
-
-    def _session(self, key: int, sender: int, now_ns: int) -> LbtrmReceiver | None:
-        """Find the session of a datagram; its core knows then of all that came before."""
-        stream = find(self._streams, key & _KEY_MASK, sender)
-        if stream is None:
-            return None
-        self._touch(stream)
-        session = self._sessions[stream.key, sender >> 32]
-        session.settle(now_ns)
-        return session
-
-    def _touch(self, stream: Stream) -> None:
-        if not stream.is_touched:
-            stream.is_touched = True
-            self._touched.append(stream)
-
-    def _on_data(
-        self,
-        session: LbtrmReceiver,
-        view: memoryview,
-        place: tuple[int, int, int],
-        sqn: int,
-        trail: int,
-        flags: int,
-        now_ns: int,
-    ) -> None:
-        """Take a datagram with data; `place`: where it begins, where its messages do, and where it ends."""
-        start, pos, end = place
-        core, stream = session.core, session.stream
-        is_repair = bool(flags & RX)
-        is_new = True
-        if sqn == core.expected and not is_repair:
-            core.on_run(sqn, 1, trail, now_ns, end - start)
-        else:
-            is_new = core.on_data(sqn, trail, is_repair, now_ns, end - start)
-        session.follow()
-        if not is_new:
-            return
-        if session.held is not None:
-            session.held.keep(sqn, bytes(view[start:end]), pos - start, is_repair=is_repair, now_ns=now_ns)
-            session.hand_up_held(now_ns)
-            return
-        if stream.table.room * 8 < end - pos:
-            if stream.table is NO_ROOM:
-                stream.table = RunTable()
-            else:
-                self._hand_up(view, now_ns)
-                self._touch(stream)
-        try:
-            headroom, marks = min(pos - start, 255), FLAG_REPAIR if is_repair else 0
-            session.lbm_msgs_rcved += read_messages(view, pos, end, headroom, stream.table, marks)
-        except DecodeError as e:
-            self.stats.dgrams_dropped_size += 1
-            log.debug(LogEvent.LBMC_BROKEN, extra={"error": str(e)})
+        place = offset, offset + DATA_HEADER, offset + length
+        self._on_data(session, view, place, sqn, trail, now_ns, is_repair=bool(flags & RX))
 
     def _on_other(self, view: memoryview, offset: int, length: int, key: int, sender: int, now_ns: int) -> None:
         try:
@@ -403,96 +141,11 @@ class LbtrmGroup(DataReader):
                 session.core.on_ncf(sqns, reason, trail, now_ns)
             case lbtrm.Data(sqn=sqn, trail=trail, flags=flags, payload=payload):
                 end = offset + length
-                self._on_data(session, view, (offset, end - len(payload), end), sqn, trail, flags, now_ns)
+                place = offset, end - len(payload), end
+                self._on_data(session, view, place, sqn, trail, now_ns, is_repair=bool(flags & RX))
 
-    # timers and events of a session
+    def _nak(self, session: DatagramReceiver, sqns: tuple[int, ...]) -> bytes:
+        return lbtrm.encode(lbtrm.Nak(session.source_at[1], session.key & MASK, sqns))
 
-    def _hand_up(self, view: memoryview, now_ns: int) -> None:
-        """Hand up events and runs of one batch; the beginning of a session comes before its data."""
-        touched, self._touched = self._touched, []
-        parts: list[tuple[LbtrmReceiver, RunTable]] = []
-        for stream in touched:
-            stream.is_touched = False
-            session = self._sessions.get((stream.key, stream.sender >> 32))
-            if session is None or session.stream is not stream:
-                continue
-            session.settle(now_ns)
-            if session.row is not None:
-                self._moved[session] = None
-            if session.core.has_events:
-                self._perform(session, now_ns)
-            if stream.table.rows and not session.is_left:
-                parts.append((session, stream.table))
-            deadline = session.core.next_deadline()
-            timer = session.timer
-            if deadline is not None and (timer is None or not timer.is_pending or deadline < timer.when_ns):
-                self._arm(session)
-        if len(parts) == 1:
-            parts[0][0].sink.on_fragments(view, parts, now_ns)
-        else:
-            for _, same in groupby(parts, key=lambda part: id(part[0].sink)):
-                found = list(same)
-                found[0][0].sink.on_fragments(view, found, now_ns)
-        for stream in touched:
-            stream.table.rows = 0
-        if self._moved:
-            self._loop.when_settled(self._note)
-
-    def _note(self) -> None:
-        moved, self._moved = self._moved, {}
-        for session in moved:
-            session.note()
-
-    def _arm(self, session: LbtrmReceiver) -> None:
-        if session.timer is not None:
-            session.timer.cancel()
-            session.timer = None
-        deadline = session.core.next_deadline()
-        if deadline is not None and not session.is_left:
-            session.timer = self._loop.call_at(deadline, lambda: self._on_timer(session))
-
-    def _on_timer(self, session: LbtrmReceiver) -> None:
-        """Serve a due session in slices: those that lost much at once are due at once, and sockets get time between."""
-        if not self._due:
-            self._loop.run_in_slices(self._serve_due())
-        self._due[session] = None
-
-    def _serve_due(self) -> Iterator[None]:
-        while self._due:
-            session = next(iter(self._due))
-            del self._due[session]
-            if not session.is_left:
-                now_ns = self._clock.now_ns()
-                session.core.on_timer(now_ns)
-                session.follow()
-                self._perform(session, now_ns)
-                session.hand_up_held(now_ns)
-                self._arm(session)
-            yield
-
-    def _perform(self, session: LbtrmReceiver, now_ns: int) -> None:
-        for event in session.core.take_events():
-            if session.is_left:
-                return
-            match event:
-                case NakDue(sqns=sqns):
-                    self._send_nak(session, sqns)
-                case Unrecoverable() | Skipped():
-                    session.unrecoverable_dgrams += event.count
-                    if session.on_lost is not None:
-                        session.on_lost(session, event.count, event.cause, now_ns)
-                case Began():
-                    session.has_begun = True
-                    session.sink.on_began(session, now_ns)
-                case Ended():
-                    self.leave(session)
-                    session.on_ended(session, now_ns)
-
-    def _send_nak(self, session: LbtrmReceiver, sqns: tuple[int, ...]) -> None:
-        nak = lbtrm.Nak(session.nak_to[1], session.key & MASK, sqns)
-        try:
-            self._nak_socket.sendto(lbtrm.encode(nak), session.nak_to)
-        except OSError as e:
-            # the next NAK comes by itself; an ICMP answer of a source that has gone is no fault of ours
-            if e.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
-                limited(LogEvent.NAK_NOT_SENT, extra={"to": session.nak_to[0], "error": e.strerror})
+    def _sending_socket(self) -> socket.socket:
+        return self._nak_socket

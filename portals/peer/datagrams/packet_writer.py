@@ -87,7 +87,8 @@ class PacketWriter:
 
     def open(self, sock: socket.socket, interface: str) -> None:
         self._socket = sock
-        self._trains = Trains(sock, interface, self._on_error)
+        self._trains = Trains(sock, interface)
+        self._trains.on_error = self._on_error
 
     def on_up(self) -> None:
         self.is_open = True

@@ -18,14 +18,15 @@ from dro.proto.repair.source import SourceConfig, SourceSession
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
 from dro.shared_memory.ring import RingReader, RingWriter
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.setup import DatagramSenderSetup
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.transport.lbtrm.setup import LbtrmSenderSetup
 from dro.transport.runs import KIND_CONTROL, KIND_DATA, KIND_TSNI, Run, RunTable, read_messages
 from dro.transport.session import SenderTransport
 from dro.transport.sockets import OS_SOCKETS
 from dro.transport.tcp.sender import TcpSender, TcpSenderSetup
 from dro.wire import lbtrm
 from dro.wire.lbmc import message as lbmc
+from dro.wire.lbtrm import DATA_HEADER
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from portals.datapath import max_queue
 from portals.datapath.egress import Egress
@@ -140,19 +141,20 @@ class DataPath:
         limiter = RateLimiter(limit_bps, ms(10), now)
         sender = LbtrmSender(
             self.loop,
-            LbtrmSenderSetup(
+            DatagramSenderSetup(
                 LbtrmAddress(sockets.ip_number(LOOPBACK), group, 77, port, nak.getsockname()[1]),
                 OS_SOCKETS.multicast_sender(group, port, LOOPBACK, ttl=0, buffer_bytes=1 << 20),
                 nak,
                 LOOPBACK,
                 datagram_max_bytes=8192,
                 transport_index=1,
-                tgsz_log2=3,
+                header_bytes=DATA_HEADER,
                 pack_bytes=pack_bytes,
             ),
             SourceSession(SourceConfig(), limiter, RateLimiter(0, ms(10), now), now),
             limiter,
             mmsg.DatagramBatch(),
+            tgsz_log2=3,
         )
         self.closing += [sender, hearing]
         return sender, hearing
@@ -497,7 +499,7 @@ def test_equal_fragments_of_many_topics_go_out_in_one_send_and_keep_their_order(
         assert out.counts().trains == 6
     path.books()
     sqns = tuple(range(out.core.next_sqn))
-    out.on_nak_packet(lbtrm.encode(lbtrm.Nak(out.address.nak_port, 77, sqns)), path.loop.now_ns())
+    out.on_packet(lbtrm.encode(lbtrm.Nak(out.address.nak_port, 77, sqns)), 0, path.loop.now_ns())
     assert [split(hearing.recv(65536)[20:])[0] for _ in expected] == expected
 
 

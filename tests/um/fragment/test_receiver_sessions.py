@@ -16,8 +16,8 @@ from dro.loop import Loop
 from dro.proto.context.sources import BoundSource
 from dro.proto.repair.loss import NakDue
 from dro.transport import mmsg, sockets
+from dro.transport.datagrams.receiver import DatagramReceiver
 from dro.transport.kind import SessionHost
-from dro.transport.lbtrm.receiver import LbtrmReceiver
 from dro.transport.runs import Run
 from dro.transport.session import ReceiverTransport
 from dro.transport.tcp.kind import TcpReceivers
@@ -69,7 +69,7 @@ def join(joined: ReceiverSessions) -> ReceiverTransport:
 
 def take(joined: ReceiverSessions, *sqns: int, again: bool = False) -> None:
     (session,) = joined.sessions()
-    assert isinstance(session, LbtrmReceiver)
+    assert isinstance(session, DatagramReceiver)
     for sqn in sqns:
         session.core.on_data(sqn & 0xFFFFFFFF, 0, again, 0)
 
@@ -96,7 +96,7 @@ def test_what_was_given_up_is_missing_no_more(joined: ReceiverSessions) -> None:
     take(joined, 1, 3)
     mark = transport.mark()
     (session,) = joined.sessions()
-    assert isinstance(session, LbtrmReceiver)
+    assert isinstance(session, DatagramReceiver)
     session.core.on_timer(s(20))
     assert transport.is_whole(mark)
 
@@ -121,7 +121,7 @@ def test_a_nak_packet_is_as_large_as_the_datagrams_may_be() -> None:
     join(sessions)
     take(sessions, 1, 300)
     (session,) = sessions.sessions()
-    assert isinstance(session, LbtrmReceiver)
+    assert isinstance(session, DatagramReceiver)
     session.core.on_timer(s(1))
     asked = [len(event.sqns) for event in session.core.take_events() if isinstance(event, NakDue)]
     assert asked == [125, 125, 48], "16 bytes in front and 4 for each"

@@ -1,4 +1,4 @@
-"""Counters of one group, under the names of UM statistics."""
+"""Counts datagrams that were dropped, under the names of UM statistics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dro.wire.transport import DropReason
 
 
 @dataclass(slots=True)
-class GroupStats:
-    """Datagrams of one group that were dropped, by reason (UM statistics names)."""
+class DroppedDatagrams:
+    """Datagrams of one socket that were dropped, by reason."""
 
     unknown_msgs_rcved: int = 0
     dgrams_dropped_size: int = 0
@@ -30,3 +30,9 @@ class GroupStats:
                 self.dgrams_dropped_hdr += 1
             case _:
                 self.dgrams_dropped_other += 1
+
+    @property
+    def bad(self) -> int:
+        """Datagrams that break their layout."""
+        of_layout = self.dgrams_dropped_size + self.dgrams_dropped_version + self.dgrams_dropped_type
+        return of_layout + self.dgrams_dropped_hdr + self.dgrams_dropped_other
