@@ -22,13 +22,12 @@ from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.session import LinkEnd
 from dro.proto.repair.retransmit import Chunk
-from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.datagrams.sender import DatagramSender
 from dro.transport.stream import PlainStream
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbtrm import DATA_HEADER
 from portals.endpoint.library import open_rows
 from portals.endpoint.portal import EndpointPortal
 from portals.peer.process.portal import PeerPortal
@@ -357,11 +356,11 @@ class Application:
         return header + payload
 
     def lose(self, source: FragmentSource, count: int = 1) -> None:
-        """Messages that get lost; the LBT-RM session has them, and repairs them when it is asked to."""
+        """Messages that get lost; the session has them, and repairs them when it is asked to."""
         transport = source.transport
-        assert isinstance(transport, LbtrmSender)
+        assert isinstance(transport, DatagramSender)
         for _ in range(count):
-            datagram = bytearray(DATA_HEADER) + self._message(source, 0)
+            datagram = bytearray(transport._header) + self._message(source, 0)
             size = len(datagram)
             transport._write_headers(datagram, (0,))
             transport.core.on_sent_run(1, size, Chunk(datagram, 0, size, size), self._network.loop.now_ns())
