@@ -38,7 +38,7 @@ from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
 from tests.rigs.books import Books
 from tests.rigs.delayed_link import Relay
-from tests.rigs.site import PORTS_PER_TRD, TRD, reserve_block
+from tests.rigs.site import PORTS_PER_TRD, reserve_block, trd_text
 
 QUICK: Final = (
     '<route-info propagation-interval="200" check-interval="50" timeout="1000"/>'
@@ -144,11 +144,7 @@ class Plan:
         return f"239.{193 + port // 256 % 62}.{port % 256}"
 
     def _trd(self, trd: int, transport: str) -> str:
-        base = self.port(trd)
-        return TRD.format(
-            net=self.net(trd), tr=base, request_low=base + 1, request_high=base + 19, data=base + 20, nak_low=base + 21,
-            nak_high=base + 43, tcp_low=base + 44, tcp_high=base + 63, transport=transport,
-        )  # fmt: skip
+        return trd_text(self.net(trd), self.port(trd), transport)
 
     def _portal(self, dro: str, port: int | str) -> str:
         name = f"{dro}-{port}"

@@ -16,7 +16,7 @@ from dro.tools.lbm import verify
 from tests.rigs.lbm_tools import Tool, ToolNet
 
 TOPIC = "tools.test"
-TRANSPORTS = pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+TRANSPORTS = pytest.mark.parametrize("transport", ["lbtrm", "tcp", "lbtru", "lbtipc"])
 FINAL_ADS = "source resolver_send_final_advertisements 1"
 
 
@@ -27,10 +27,10 @@ def net(tmp_path: Path) -> Iterator[ToolNet]:
 
 
 def begin(source: Tool, *receivers: Tool) -> None:
-    """Let the source send once every receiver has found it and, over TCP, is connected."""
+    """Let the source send once every receiver has found it and, but for LBT-RM, is connected."""
     for receiver in receivers:
         receiver.wait_for("source found")
-    if "][TCP:" in source.wait_for("source created"):
+    if "][LBTRM:" not in source.wait_for("source created"):
         source.wait_for("Receiver connect")
     source.write_line()
 
@@ -119,7 +119,7 @@ def test_output_lines_keep_topic_source_sqn_length(net: ToolNet, transport: str)
     ]
     assert receiver.lines[0] == f"lbmrcv: receiving [{TOPIC}]"
     assert receiver.lines[-1] == "lbmrcv: received 3 messages, 36 bytes, lost 0, bursts 0, bad 0"
-    assert any(line.startswith("Receiver connect [127.0.0.1:") for line in source.lines) is (transport == "tcp")
+    assert any(line.startswith("Receiver connect [") for line in source.lines) is (transport != "lbtrm")
 
 
 @pytest.mark.parametrize(("transport", "extra"), [("tcp", ""), ("lbtrm", FINAL_ADS)])
