@@ -57,7 +57,7 @@ _LISTED: Final = {
         transport/test_lbtrm_edges.py
         transport/test_lbtrm_receiver.py transport/test_lbtrm_sender.py transport/test_mmsg.py
         portals/peer/test_peer_tls.py
-        transport/test_repaired_kinds.py transport/test_fan_out.py transport/test_sockets.py
+        transport/test_lbtru.py transport/test_repaired_kinds.py transport/test_fan_out.py transport/test_sockets.py
         transport/test_tcp.py transport/test_tcp_receiver.py transport/test_tcp_sender.py
         transport/test_lbtrm_goes_on.py transport/test_lbtrm_senders_go_on.py transport/test_tcp_goes_on.py
         transport/test_lbtrm_sender_goes_on.py
