@@ -46,6 +46,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("project")
 
 
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """Files get just the rights that their makers give them."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
 _make_record = logging.Logger.makeRecord
 
 

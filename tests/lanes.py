@@ -61,10 +61,11 @@ _LISTED: Final = {
         transport/test_tcp.py transport/test_tcp_receiver.py transport/test_tcp_sender.py
         transport/test_lbtrm_goes_on.py transport/test_lbtrm_senders_go_on.py transport/test_tcp_goes_on.py
         transport/test_lbtrm_sender_goes_on.py
-        transport/test_tcp_sender_goes_on.py
+        transport/test_lbtipc.py transport/test_lbtipc_goes_on.py transport/test_tcp_sender_goes_on.py
     """,
     Lane.PROCESSES: """
-        bus/test_actor.py bus/test_kept_state.py bus/test_counters.py bus/test_process_name.py bus/test_ring.py
+        bus/test_actor.py bus/test_kept_state.py bus/test_counters.py bus/test_process_name.py
+        shared_memory/test_ring.py
         bus/test_worker_guards.py config/dro_xml/test_pickle.py config/lint/test_together.py
         config/reading/test_hostile_xml.py daemon dissect/test_lbmc_tshark.py fuzz/test_fuzz.py log/test_file.py
         log/test_limits.py log/test_to_monitor.py metrics/test_library_rows.py netns supervisor/admin/test_server.py
@@ -80,7 +81,8 @@ _LISTED: Final = {
         supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py
         test_flaky.py test_mutation.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py
         tools/lbm/test_programs.py tools/lbmmon/test_lbmmon.py tools/lbmmon/test_tnwgdcmd.py
-        tools/lbmmon/test_tnwgdmon.py tools/umdump transport/test_tls.py wire/lbmr/test_tshark.py
+        tools/lbmmon/test_tnwgdmon.py tools/umdump transport/test_lbtipc_kills.py transport/test_tls.py
+        wire/lbmr/test_tshark.py
         wire/srs/test_srs_tshark.py
     """,
     Lane.DELIVERY: "analytics deploy docs test_site.py",

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dro.errors import DecodeError
+from dro.errors import DecodeError, ResourceError
 from dro.shared_memory.ring import HEADER_BYTES, RingReader, RingWriter
 
 LAYOUT_VERSION: Final = 1
 RECORD_MAX: Final = 256 << 10
-"""Of a record; no more than a quarter of the ring either."""
+"""Of a record; no more than a third of the ring either."""
 MIN_CAPACITY: Final = 256 << 10
 """The largest message finds room several times."""
 FREE: Final = (1 << 64) - 1
@@ -51,20 +51,25 @@ def index_entries(capacity: int) -> int:
 
 def record_max(capacity: int) -> int:
     """Return how long a record may be."""
-    return min(RECORD_MAX, capacity // 4)
+    return min(RECORD_MAX, capacity // 3)
 
 
 class RecordWriter:
-    """The writing end. What is written to memory that is full, or of which nothing was read, is the caller's matter."""
+    """The writing end. It overwrites what nobody has read: who wants that to stay asks `has_room` before."""
 
     def __init__(self, ring: RingWriter) -> None:
+        """Raises: ResourceError, with the ring closed, when there is no memory for a record."""
+        try:
+            ring.place(record_max(ring.capacity))
+        except ResourceError:
+            ring.close(unlink=False)
+            raise
         self.ring = ring
         self.entries = (ring.data_at - HEADER_BYTES) // _BYTES_OF_ENTRY
         self.record_max = record_max(ring.capacity)
         self._cells = ring.queues.cast("Q")
         self._count: int = self._cells[_COUNT]
         self._cells[_PROCESS] += 1
-        ring.place(self.record_max)  # takes memory for at least one record
 
     @classmethod
     def create(cls, path: Path, fd: int, capacity: int, name: int) -> RecordWriter:
@@ -111,8 +116,8 @@ class RecordWriter:
             return 0
         if self._count - oldest > self.entries:
             return self.ring.capacity
-        begin: int = self._cells[_INDEX_AT + oldest % self.entries * _CELLS + 1]
-        return self.ring.position - begin
+        begin, newest = (_INDEX_AT + number % self.entries * _CELLS + 1 for number in (oldest, self._count - 1))
+        return int(self._cells[newest] + self._cells[newest + 1] - self._cells[begin])
 
     def show_life(self) -> None:
         """Count one more message of life."""
@@ -152,8 +157,8 @@ class RecordReader:
         self.entries = max(1, (len(self._ring.queues) - HEADER_BYTES) // _BYTES_OF_ENTRY)
         self._record_max = record_max(self.capacity)
         self.number = number
-        self.end = self._ring.position
-        """Where the last record ended that was read, in the ring."""
+        self.end = 0
+        """Where the last record ended that was read, in the ring; 0 before any was."""
 
     @property
     def count(self) -> int:

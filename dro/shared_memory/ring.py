@@ -308,7 +308,7 @@ class RingReader:
         return self._cells[_COMMITTED]
 
     def is_overrun(self, pos: int) -> bool:
-        """As of the writer."""
+        """Say whether what lay there has been overwritten, or may be."""
         reserved: int = self._cells[_RESERVED]
         return reserved > pos + self._reach
 

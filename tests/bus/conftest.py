@@ -31,14 +31,6 @@ def files_by_name() -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def open_umask() -> Iterator[None]:
-    """Files get just the rights that their makers give them."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.fixture
 def run_dir() -> Iterator[Path]:
     """A directory with a path short enough for sockets."""
     path = Path(tempfile.mkdtemp(prefix="dro-t-"))

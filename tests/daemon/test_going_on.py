@@ -23,21 +23,21 @@ RESTARTS = 6
 KILLS_AT_ONCE = 4
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 def test_receivers_miss_and_double_nothing_while_portals_are_killed(tmp_path: Path, transport: str) -> None:
     outcome = kill_portals(tmp_path, transport, KILLS, random.Random(transport))
     assert outcome.problems == []
     assert len(outcome.pauses_ms) == KILLS
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 def test_receivers_miss_and_double_nothing_while_portals_are_restarted(tmp_path: Path, transport: str) -> None:
     outcome = restart_portals(tmp_path, transport, RESTARTS)
     assert outcome.problems == []
     assert len(outcome.pauses_ms) == RESTARTS
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 def test_nor_while_several_are_killed_at_once(tmp_path: Path, transport: str) -> None:
     """Two or three of the portals and the route manager: what one needs of another is not lost with that."""
     outcome = kill_portals(tmp_path, transport, KILLS_AT_ONCE, random.Random(transport), at_once=(2, 3))

@@ -12,7 +12,7 @@ from dro.errors import DecodeError
 from dro.proto.peerlink import messages as peer_messages
 from dro.proto.unicast.requests import NotTaken, RequestReader
 from dro.proto.unicast.splitter import MessageSplitter
-from dro.wire import lbtrm, lbtru, otid, peer_datagram
+from dro.wire import lbtipc, lbtrm, lbtru, otid, peer_datagram
 from dro.wire.lbmc import addressing, origin, properties
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import RawBlock
@@ -286,6 +286,16 @@ def _peer_datagram(data: bytes, *, is_compressed: bool, key: DatagramKey | None)
     return len(packet).bit_length(), data[:1]
 
 
+def _lbtipc_seeds() -> list[bytes]:
+    return [
+        lbtipc.encode(packet, 1)
+        for packet in (
+            lbtipc.IpcHello(1), lbtipc.IpcHello(2, 3), lbtipc.IpcWelcome(3, True), lbtipc.IpcPosition(4),
+            lbtipc.IpcRefusal(lbtipc.Refused.FULL), lbtipc.OtherLayout(2),
+        )
+    ]  # fmt: skip
+
+
 def _datagram_seeds(*, is_compressed: bool, key: DatagramKey | None) -> list[bytes]:
     packets = [*vectors("transports", "lbtru"), b"x" * 900, b""]
     return [DatagramWriter(compresses=is_compressed, key=key).write(packet) for packet in packets]
@@ -367,6 +377,8 @@ TARGETS: Final = (
     Target("lbtrm", published("transports", "lbtrm"), _coded(lbtrm.decode, lbtrm.encode)),
     Target("lbtrm-content", lambda: recorded(_RM_PORT), _lbtrm_content),
     Target("lbtru", published("transports", "lbtru"), _coded(lbtru.decode, lbtru.encode)),
+    Target("lbtipc", _lbtipc_seeds,
+           _coded(lambda data: lbtipc.decode(data, 1), lambda packet: lbtipc.encode(packet, 1))),
     Target("lz4-frame", _lz4_seeds, _lz4_frame),
     Target("peer-datagram-lz4", lambda: _datagram_seeds(is_compressed=True, key=None),
            lambda data: _peer_datagram(data, is_compressed=True, key=None)),

@@ -137,7 +137,7 @@ def test_dros_start_in_any_order(make: Make, plan: dict[str, list[int | str]], o
     all_of_them.check(10)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "lbtrm"])
+@pytest.mark.parametrize("transport", ["tcp", "lbtrm", "lbtipc"])
 @pytest.mark.parametrize("plan", ["pair", "star"])
 def test_fragments_of_all_sizes_cross(make: Make, plan: str, transport: str) -> None:
     largest = 60_000 if transport == "tcp" else 7_000
@@ -252,13 +252,14 @@ def test_a_source_that_ends_takes_its_proxies_along(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("timeout_ms", "is_lost"), [(0, True), (2000, False)])
+@pytest.mark.parametrize("transport", ["tcp", "lbtipc"])
 def test_a_message_that_overtakes_another_is_waited_for_on_tcp_when_the_receiver_wants_it(
-    make: Make, timeout_ms: int, is_lost: bool
+    make: Make, transport: str, timeout_ms: int, *, is_lost: bool
 ) -> None:
-    """From LBT-RM, where one is lost and repaired, to TCP, where it comes late."""
-    net = make(ALL["pair"], transport={1: "lbtrm", 2: "tcp"})
+    """From LBT-RM, where one is lost and repaired, to a transport where it comes late."""
+    net = make(ALL["pair"], transport={1: "lbtrm", 2: transport})
     net.start()
-    option = "transport_tcp_dro_loss_recovery_timeout"
+    option = f"transport_{transport}_dro_loss_recovery_timeout"
     context = MessageContext(Config.load(net.plan.config(2)).with_("receiver", option, timeout_ms), net.loop)
     events: list[Event] = []
     context.receiver(TOPIC.decode(), CallbackListener(events.append, None, lambda *_: None), UmOptions())

@@ -23,8 +23,11 @@ from dro.proto.repair.source import SourceSession
 from dro.proto.tcp.receiver import TcpReceiverCore
 from dro.proto.tcp.source import TcpSourceCore
 from dro.proto.unicast.splitter import MessageSplitter
+from dro.shared_memory.records import RecordReader, RecordWriter
 from dro.shared_memory.ring import RingReader
 from dro.transport.datagrams.receiver import DatagramReceiver
+from dro.transport.lbtipc.receiver import IpcReceiver
+from dro.transport.lbtipc.sender import IpcSender
 from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender
 from dro.transport.runs import RunTable
@@ -58,9 +61,9 @@ CONNECTION: Final = (
     PacketWriter, PeerConnection, PeerTlsStream, PlainStream, RunTable, SourceSession, Stream, TransmissionWindow,
 )  # fmt: skip
 SESSION: Final = (
-    BoundSource, DuplicateWindow, FragmentSource, Lane, LbtrmGroup, DatagramReceiver, LbtrmSender, PlainStream,
-    ProxySource, ReceiverSession, SourceSession, Stream, TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains,
-    TransmissionWindow,
+    BoundSource, DatagramReceiver, DuplicateWindow, FragmentSource, IpcReceiver, IpcSender, Lane, LbtrmGroup,
+    LbtrmSender, PlainStream, ProxySource, ReceiverSession, RecordReader, RecordWriter, SourceSession, Stream,
+    TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains, TransmissionWindow,
 )  # fmt: skip
 GROWN: Final = 6 << 20
 LINKS: Final = ["plain", "TLS", "LZ4", "TLS and LZ4", "udp", "udp, TLS and LZ4"]
@@ -183,7 +186,7 @@ def test_of_a_connection_that_ends_nothing_is_left(make: Make, tmp_path: Path, e
     assert not only_in_cycles()
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp", "lbtipc"])
 @pytest.mark.parametrize("ends_silently", [False, True])
 def test_of_sessions_and_proxies_that_end_nothing_is_left(
     make: Make, tmp_path: Path, transport: str, *, ends_silently: bool

@@ -1,6 +1,7 @@
 """Portals of one DRO that end again and again under load, and what receivers with default options get.
 
-Sources in TRD 1; receivers in TRD 2, whose proxy sources send by LBT-RM, and in TRD 3, by TCP.
+Sources in TRD 1; receivers in TRD 2, whose proxy sources send by LBT-RM, and in TRD 3, by TCP, or by LBT-IPC as the
+sources do.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def end_portals(
 
     `rest_s`: between two messages of a topic.
     """
-    site = kind(folder, 3, transports={1: transport, 3: "tcp"})
+    site = kind(folder, 3, transports={1: transport, 3: "lbtipc" if transport == "lbtipc" else "tcp"})
     inboxes = [Inbox(f"TRD {trd}, numbers.{n}") for trd in (2, 3) for n in range(TOPICS)]
     outcome = Ended()
     publisher: Publisher | None = None

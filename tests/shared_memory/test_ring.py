@@ -22,6 +22,7 @@ from dro.shared_memory.ring import (
     ALIGN,
     DATA_AT,
     FIRST_BYTES,
+    HEADER_BYTES,
     MIN_CAPACITY,
     QUEUES_BYTES,
     READERS,
@@ -83,7 +84,7 @@ def test_a_reader_wants_the_incarnation_that_it_was_told(writer: RingWriter, tmp
     (tmp_path / "link").symlink_to(writer.path)
     with pytest.raises(ResourceError, match=r"cannot open the fragment ring .*: Too many levels of symbolic links"):
         RingReader.open(tmp_path / "link", 7)
-    for size, why in ((DATA_AT + 4095, "too short"), (DATA_AT + 4096, "not a fragment ring")):
+    for size, why in ((HEADER_BYTES + 4095, "too short"), (DATA_AT + 4096, "not a fragment ring")):
         (tmp_path / "noise").write_bytes(bytes(size))
         with pytest.raises(ResourceError, match=why):
             RingReader.open(tmp_path / "noise", 7)
@@ -95,7 +96,7 @@ def test_the_header_of_a_ring_has_one_layout(writer: RingWriter, tmp_path: Path)
     writer.commit(pos + 30)
     content = bytearray(writer.path.read_bytes())
     cells = memoryview(content).cast("Q")
-    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 4, 2: 7, 3: 8192, 8: 100, 16: 30}
+    expected = {0: int.from_bytes(b"DRORING\0", "little"), 1: 5, 2: 7, 3: 8192, 4: DATA_AT, 8: 100, 16: 30}
     assert {at: cells[at] for at in range(512) if cells[at]} == expected
     for at in (0, 1, 3):
         cells[at] += 1

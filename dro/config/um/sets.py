@@ -448,6 +448,7 @@ class DeliveryOptions(OptionSet):
     map_limit: int = option(CTX, "delivery_control_maximum_total_map_entries")
     lbtrm_generation_ns: int = option(RCV, "transport_lbtrm_nak_generation_interval")
     dro_loss_recovery_timeout_ns: int = option(RCV, "transport_tcp_dro_loss_recovery_timeout")
+    ipc_dro_loss_recovery_timeout_ns: int = option(RCV, "transport_lbtipc_dro_loss_recovery_timeout")
     use_hotlink: bool = option(RCV, "use_hotlink")
 
 

@@ -56,6 +56,7 @@ class DeliveryConfig:
     immediate: bool = False  # TCP and IPC: no recovery below, a gap is a loss
     from_dro: bool = False  # the advertisement has a hop count above 0
     dro_loss_recovery_timeout_ns: int = 0  # with `immediate` and `from_dro` only
+    ipc_dro_loss_recovery_timeout_ns: int = 0  # in its place, for a stream that begins on LBT-IPC
     message_max_bytes: int = 1 << 28
     held_max_bytes: int = 1 << 28
 

@@ -19,7 +19,6 @@ from enum import Enum
 
 from dro.clock import s
 from dro.proto.session_events import Began, Ended
-from dro.state import Same, StateLayout
 
 
 class IpcState(Enum):
@@ -117,7 +116,7 @@ class IpcReceiverCore:
         silent_ns = self._silent_ns()
         if self.state is not IpcState.APART or silent_ns is None:
             return silent_ns
-        return silent_ns if self._tried_ns is None else min(silent_ns, self._tried_ns + self._cfg.retry_ns)
+        return self.active_ns if self._tried_ns is None else min(silent_ns, self._tried_ns + self._cfg.retry_ns)
 
     def on_timer(self, now_ns: int) -> None:
         """Try to connect, or end. The first call tries in any case."""
@@ -137,16 +136,3 @@ class IpcReceiverCore:
     def take_events(self) -> list[IpcReceiverEvent]:
         events, self._events = self._events, []
         return events
-
-
-StateLayout(
-    IpcReceiverCore,
-    1,
-    state=IpcState,
-    stats=Same,
-    was_connected=bool,
-    active_ns=int,
-    _events=list[IpcReceiverEvent],
-    _tried_ns=int | None,
-    _begun=bool,
-)

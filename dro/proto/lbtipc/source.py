@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dro.clock import s
-from dro.state import Same, StateLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +83,3 @@ class IpcSourceCore:
         late_ns = now_ns - self._sm_ns
         self._sm_ns += self._cfg.sm_interval_ns * (1 + late_ns // self._cfg.sm_interval_ns)
         return True
-
-
-StateLayout(IpcSourceCore, 1, stats=Same, _positions=dict[int, int], _sm_ns=int)

@@ -29,7 +29,7 @@ from dro.proto.stream.planes import Planes
 from dro.state import Outside, Same, StateLayout
 from dro.timers import Calendar, Due
 from dro.wire import otid as otid_codec
-from dro.wire.source_string import format_source
+from dro.wire.source_string import IpcAddress, format_source
 
 PARK_NS: Final = s(60)
 PARKED_MAX: Final = 1024
@@ -280,6 +280,8 @@ def _string(session: Carrier) -> str:
 def _new_stream(first: Carrier, options: DeliveryConfig, due: list[SourceStream], *, use_hotlink: bool) -> SourceStream:
     """Make the stream of a source by what is known of its first session."""
     cost = first.tir.options.cost if first.tir.options is not None else None
+    if isinstance(first.address, IpcAddress):
+        options = replace(options, dro_loss_recovery_timeout_ns=options.ipc_dro_loss_recovery_timeout_ns)
     config = replace(
         options,
         generation_interval_ns=first.transport.generation_ns or options.generation_interval_ns,

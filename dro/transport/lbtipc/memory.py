@@ -4,8 +4,8 @@ The memory is a file without a name (memfd), or lies in the folder of a process 
 receivers get a descriptor that is only read. The socket has a name that nobody has to remove (abstract), so nothing is
 left of a process that was killed. Such a name holds within one network namespace, which therefore counts as a host.
 
-Who may join: the user of the source, and root. A receiver takes memory that nobody can cut short under it, or of its
-own user, or of root.
+Who may join: the user of the source, and root. A receiver takes memory that nobody can cut short under it (sealed), or
+of its own user, or of root. Guess: UM does not say who may; more would let every user of the host read messages.
 """
 
 from __future__ import annotations

@@ -179,14 +179,17 @@ class IpcReceiver(ReceiverTransport, DataReader):
         self._perform(now_ns)
 
     def _on_welcome(self, packet: bytes, fds: list[int], now_ns: int) -> None:
-        """Raises: DecodeError, ResourceError for what is no answer to a hello."""
+        """Take the answer to a hello. Raises: DecodeError, ResourceError for what is none."""
         match lbtipc.decode(packet, shared.LAYOUT):
-            case IpcWelcome(at, is_receiver_paced) if fds and shared.stays_whole(fds[0]):
+            case IpcWelcome() if fds and not shared.stays_whole(fds[0]):
+                self._tell_refused("memory of another user, who could cut it short", "let both run as the same user")
+                self._lost(now_ns)
+            case IpcWelcome(at, is_receiver_paced) if fds:
                 name = Path(shared.shared_name(self.address_ipc))
                 self._memory = memory = RecordReader(name, fds[0], self.address_ipc.session_id, at)
                 self._has_joined = self.was_connected = True
                 self._is_paced = is_receiver_paced
-                self._said, self._said_bytes = at, memory.end
+                self._said, self._said_bytes = at, 0  # of bytes too few: it says once more than it has to
                 self._life, self._process = memory.life, memory.process
                 self.core.on_connected(now_ns)
                 self._note()

@@ -197,7 +197,7 @@ class IpcSender:
     # what it has sent
 
     def settling(self, now_ns: int, linger_ns: int, *, is_last: bool) -> Callable[[int], bool]:
-        """What is in the memory is read to its end, also when the session is gone."""
+        """Say at once that it has: what is in the memory is read to its end, also when the session is gone."""
         return lambda _: True
 
     def counts(self) -> SessionCounts:
@@ -289,7 +289,7 @@ class IpcSender:
         return True
 
     def _on_packet(self, client: _Client, packet: lbtipc.IpcPacket) -> None:
-        """Raises: DecodeError for what no receiver says."""
+        """Do what a receiver asks for. Raises: DecodeError for what no receiver says."""
         match packet:
             case IpcPosition(at) if client.has_joined:
                 self.core.on_position(client.number, at, self._memory.count)

@@ -15,6 +15,7 @@ from dro.transport.kind import SessionHost
 from dro.transport.session import FragmentSink, ReceiverTransport
 from dro.um.fragment.receiver_sessions import ReceiverSessions
 from dro.um.fragment.resolution import TopicResolution, source_field
+from dro.wire.source_string import SmxAddress
 
 
 class JoinedSources:
@@ -57,13 +58,20 @@ class JoinedSources:
             return
         if session is None:
             engine.stats.sessions_unsupported += 1
-            faults.event(LogEvent.SOURCE_TRANSPORT, extra=source_field(source))
+            faults.event(LogEvent.SOURCE_TRANSPORT, extra=source_field(source) | _reason(source))
         else:
             engine.on_joined(source, session)
 
     def _on_session_ended(self, session: ReceiverTransport, now_ns: int) -> None:
         self._resolution.engine.on_session_ended(session, now_ns)
         self._resolution.pump()
+
+
+def _reason(source: FoundSource) -> dict[str, str]:
+    """Say why sessions of that kind are not joined, where there is more to say."""
+    if not isinstance(source.address, SmxAddress):
+        return {}
+    return {"reason": "the layout of its memory is not public, and none of our applications sends by it"}
 
 
 def _transport(session: SessionView) -> ReceiverTransport:

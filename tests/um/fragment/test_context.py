@@ -22,7 +22,7 @@ from dro.um.message.client_config import Config
 from dro.wire import otid
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.source_string import IpcAddress, LbtrmAddress, TransportAddress, format_source
+from dro.wire.source_string import IpcAddress, LbtrmAddress, RdmaAddress, SmxAddress, TransportAddress, format_source
 from tests.builders.tir_options import tir_options
 from tests.fakes.simulated_network import SimulatedNetwork, SimulatedReceivers
 from tests.fakes.um_contexts import RecordingSink, Stepper, private_config
@@ -292,7 +292,10 @@ def test_the_many_topics_of_a_pattern_are_left_over_several_turns_without_a_wait
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[object, dict[str, object]]]:
-    return [(r.msg, {k: v for k, v in vars(r).items() if k in ("source", "error", "topic")}) for r in caplog.records]
+    return [
+        (r.msg, {k: v for k, v in vars(r).items() if k in ("source", "error", "topic", "reason")})
+        for r in caplog.records
+    ]
 
 
 def advertise(network: SimulatedNetwork, *tirs: lbmr.Tir) -> None:
@@ -329,18 +332,23 @@ def test_a_session_that_cannot_be_joined_is_told_and_tried_again(
 def test_sources_on_unknown_transports_and_with_a_taken_index_are_told(
     lbtrm_config: Config, stepper: Stepper, network: SimulatedNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known, unknown = LbtrmAddress(0x7F000001, 0xEFC90009, 5, 14400, 14390), IpcAddress(1, 2, 20001)
+    known, unknown = LbtrmAddress(0x7F000001, 0xEFC90009, 5, 14400, 14390), RdmaAddress(1, 2, 3)
+    memory = SmxAddress(1, 2, 3)
+    reason = "the layout of its memory is not public, and none of our applications sends by it"
     with context(lbtrm_config, stepper) as (b, sink):
-        for topic in (b"s", b"t", b"u"):
+        for topic in (b"s", b"t", b"u", b"v"):
             b.want_topic(topic)
-        advertise(network, tir_of(unknown, b"s"))
+        advertise(network, tir_of(unknown, b"s"), tir_of(IpcAddress(1, 2, 3), b"s"))
         stepper.settle()
-        assert (b.stats.sessions_unsupported, sink.bound) == (1, [])
+        assert (b.stats.sessions_unsupported, b.stats.sessions_failed, sink.bound) == (1, 0, [])
+        advertise(network, tir_of(memory, b"v"))
+        stepper.settle()
         advertise(network, tir_of(known), tir_of(known, b"u"))
         stepper.settle()
         assert [source.topic for source in sink.bound] == [b"t"]
         assert lines(caplog) == [
             (LogEvent.SOURCE_TRANSPORT, {"source": format_source(unknown, 5)}),
+            (LogEvent.SOURCE_TRANSPORT, {"source": format_source(memory, 5), "reason": reason}),
             (LogEvent.SOURCE_INDEX, {"source": format_source(known, 5)}),
         ]
 
