@@ -295,7 +295,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for name, values in found_ratios.items():
             print(f"  {name:58}{spread(values)}")
     problems = [f"{name}: {book}" for name, book in books.items() if any(book.values())]
-    print("\n".join(problems) if problems else "books balance, no drops")
+    print("\n".join(problems) or ("books balance, no drops" if books else "no books were kept"))
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     figures = {
         "cpus": os.cpu_count(), "u_ns": round(u_ns),
