@@ -44,7 +44,7 @@ _OBJECTS: Final = (SOURCE, RECEIVER, CONTEXT, EVENT_QUEUE)  # this and what foll
 SENDING, RECEIVING, QUEUE = "src_ctx", "rcv_ctx", "event_queue"
 PARTS: Final = (SENDING, RECEIVING, QUEUE)
 """Ends of the application ids of a portal."""
-_TRANSPORTS: Final = ("", "tcp", "lbtrm")
+_TRANSPORTS: Final = ("", "tcp", "lbtrm", "lbtru", "lbtipc")  # likewise
 _MIM: Final = 1 << 24
 _U64: Final = (1 << 64) - 1
 

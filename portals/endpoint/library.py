@@ -32,7 +32,8 @@ STEPS_AT_ONCE: Final = 4
 _KIND_OF: Final = {kind.address: name for name, kind in KINDS.items()}
 _DUPLICATES: Final = (Slot.UNICAST_DATA_DUP, Slot.UNICAST_CONTROL_DUP)
 _NO_STREAM: Final = (Slot.UNICAST_DATA_NO_STREAM, Slot.UNICAST_CONTROL_NO_STREAM)
-_LBTRM: Final = "lbtrm"
+_UNKNOWN: Final = {"lbtrm": "lbtrm_unknown_msgs_rcved", "lbtru": "lbtru_unknown_msgs_rcved"}
+"""By transport: datagrams of sessions that nobody has joined."""
 Session = tuple[str, str, bool, SenderTransport | ReceiverTransport]
 """Kind, part, whether it is one of multicast immediate messages, and itself."""
 
@@ -169,7 +170,7 @@ class LibraryStatistics:
             "tr_dgrams_dropped_malformed": stats.tr_dgrams_dropped_malformed - version - kind,
             "tr_rcv_topics": self._topics[0],
             "tr_rcv_unresolved_topics": self._topics[1],
-            "lbtrm_unknown_msgs_rcved": context.joined.kinds[_LBTRM].counts().unknown,
+            **{name: context.joined.kinds[kind].counts().unknown for kind, name in _UNKNOWN.items()},
             "uim_dup_msgs_rcved": sum([page[slot] for slot in _DUPLICATES]),
             "uim_msgs_no_stream_rcved": sum([page[slot] for slot in _NO_STREAM]),
         }

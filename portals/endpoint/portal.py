@@ -17,7 +17,7 @@ from dro.bus.messages import Origin, PortalUp, Trouble
 from dro.clock import ms
 from dro.config.dro_xml.model import DroConfig, EndpointConfig
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import LbtrmReceiverOptions, ResolverOptions
+from dro.config.um.sets import ResolverOptions, repair_ns, source_transport
 from dro.devices.follower import DeviceFollower
 from dro.log.events import LogEvent
 from dro.metrics.library_rows import LibraryRows
@@ -126,7 +126,7 @@ class EndpointPortal:
         self.sources = ProxySources(
             ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up, ctx.kept_state
         )
-        self._linger_ns = LbtrmReceiverOptions.of(config.receiving.context()).generation_ns
+        self._linger_ns = repair_ns(config.receiving.context(), source_transport(config.sending.context()))
         self._gauges = Gauges(ctx.counters, self._interest, self.receiving, self.sending, ctx.limited)
         self._library: LibraryStatistics | None = None
         if library is not None:

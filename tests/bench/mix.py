@@ -5,9 +5,10 @@
 naive forwarder and the NATS servers get the nearest single size. All are started once and measured in turn, round by
 round, in a closed loop. What counts is CPU time per message of those that forward: other load on the machine and the
 generator change messages per second, but hardly that. Prints medians with the least and the greatest of the rounds,
-and writes JSON. `--loss` adds the same traffic with losses before and behind the DRO, `--before` a DRO of an earlier
-state, `--poll` one whose workers poll; with `--rate 1000` latencies are compared as well. Without gcc there is no load,
-without nats-server no pair: it says so and goes on.
+and writes JSON. LBT-RU and LBT-IPC are measured beside TCP in a TRD between two DROs (`--between`). `--loss` adds the
+same traffic with losses before and behind the DRO, `--before` a DRO of an earlier state, `--poll` one whose workers
+poll; with `--rate 1000` latencies are compared as well. Without gcc there is no load, without nats-server no pair: it
+says so and goes on.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Final
 from dro.metrics.slots import Slot
 from tests.bench.cost_unit import cpu_ns, measure_u_ns
 from tests.bench.traffic import generator, peers
+from tests.bench.traffic.between import LABELS, between
 from tests.bench.traffic.generator import Counts, Load
 from tests.bench.traffic.workload import SESSIONS_MAX, SIZES, WINDOW, Contestant, Workload, running
 
@@ -176,6 +178,8 @@ def ratios(results: dict[str, list[Measured]], figure: Figure) -> dict[str, list
         (("steady", "LBT-RM"), ("steady", "LBT-RM", "before")),
         (("mixed", "TCP"), ("mixed", "TCP", "before")),
         (("steady", "TCP"), ("steady", "TCP", "before")),
+        (("mixed", "by LBT-RU"), ("mixed", "by TCP")),
+        (("mixed", "by LBT-IPC"), ("mixed", "by TCP")),
         (("mixed", "LBT-RM", "polling"), ("NATS",)),
         (("mixed", "TCP", "polling"), ("NATS",)),
     ):
@@ -218,6 +222,9 @@ def contestants(arguments: argparse.Namespace, stack: ExitStack, program: Path, 
                     continue
                 found.append(stack.enter_context(peer(program, folder, arguments.window or WINDOW)))
                 found[-1].load.set(rate=arguments.rate)
+    for transport in arguments.between:
+        workload = workload_of(arguments, "tcp")
+        found.append(stack.enter_context(between(program, folder / f"between-{transport}", workload, transport)))
     return found
 
 
@@ -235,7 +242,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     option: Callable[..., object] = parser.add_argument
     option("--rounds", type=int, default=5, help="times each is measured (default 5)")
     option("--seconds", type=float, default=2, help="length of each measurement (default 2)")
-    option("--transports", nargs="+", default=["lbtrm", "tcp"], choices=["lbtrm", "tcp"])
+    option("--transports", nargs="*", default=["lbtrm", "tcp"], choices=["lbtrm", "tcp"])
+    option("--between", nargs="*", default=["tcp", "lbtru", "lbtipc"], choices=list(LABELS),
+           help="transports of a TRD between two DROs, with TCP before and behind them")  # fmt: skip
     option("--topics", type=int, default=100)
     option("--sessions", type=int, default=5, help="groups or TCP ports of a host, and of each egress portal")
     option("--hosts", type=int, default=1, help="source hosts, each with its sessions on the same groups")
@@ -286,7 +295,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for name, values in found_ratios.items():
             print(f"  {name:58}{spread(values)}")
     problems = [f"{name}: {book}" for name, book in books.items() if any(book.values())]
-    print("\n".join(problems) if problems else "books balance, no drops")
+    print("\n".join(problems) or ("books balance, no drops" if books else "no books were kept"))
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     figures = {
         "cpus": os.cpu_count(), "u_ns": round(u_ns),

@@ -30,7 +30,7 @@ from dro.um.fragment.context import FragmentContext
 from dro.um.message.client_config import Config
 from tests.bench.cost_unit import cpu_ns
 from tests.fakes.runs import RunSink
-from tests.rigs.site import PORTS_PER_TRD, TRD, reserve_block
+from tests.rigs.site import PORTS_PER_TRD, reserve_block, trd_text
 from tests.rigs.waiting import wait_until
 
 ROLES: Final = ("sources", "receivers")
@@ -135,11 +135,7 @@ def measure(way: str, topics: int, after_s: float) -> Way:
         base, guard = reserve_block(PORTS_PER_TRD)
         stack.enter_context(guard)
         config = folder / "um.cfg"
-        trd = TRD.format(
-            net=f"239.{193 + base // 256 % 62}.{base % 256}", tr=base, request_low=base + 1, request_high=base + 19,
-            data=base + 20, nak_low=base + 21, nak_high=base + 22, tcp_low=base + 44, tcp_high=base + 63,
-            transport="tcp",
-        )  # fmt: skip
+        trd = trd_text(f"239.{193 + base // 256 % 62}.{base % 256}", base, "tcp")
         config.write_text(trd + um.format(port=base + 23, low=base + 24, high=base + 28))
         pids = stack.enter_context(daemon_of(program, base + 23, folder))
         spawn = multiprocessing.get_context("spawn")

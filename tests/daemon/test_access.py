@@ -1,17 +1,18 @@
-"""A real `tnwgd` with access control lists: every condition, each comparison, on LBT-RM and TCP sources.
+"""A real `tnwgd` with access control lists: every condition, each comparison, on sources of each transport.
 
-One daemon: LBT-RM sources in TRD 1, TCP sources in TRD 2, both wanted in TRD 3. Every topic of a source has an entry
-of its own, which joins the topic by AND with one condition about the session; the values lie below, at and above what
-the source has. LBT-RU and LBT-IPC have no traffic yet: `tests/config/dro_xml/test_acl.py` has the decisions.
+One daemon: sources of LBT-RM, TCP, LBT-RU and LBT-IPC in TRDs 1 to 4, all wanted in TRD 5. Every topic of a source has
+an entry of its own, which joins the topic by AND with one condition about the session; the values lie below, at and
+above what the source has.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -21,7 +22,7 @@ from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
-from dro.wire.source_string import LbtrmAddress, TcpAddress, ip_text
+from dro.wire.source_string import IpcAddress, LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress, ip_text
 from portals.decisions.messages import PATTERN_PCRE
 from tests.fakes.um_contexts import RecordingSink, turn_until
 from tests.rigs.one_process import QUICK_ROUTES, write_dro
@@ -89,32 +90,47 @@ def context(loop: Loop, config: Path) -> Iterator[tuple[FragmentContext, Recordi
         core.close()
 
 
-def plan_for(address: LbtrmAddress | TcpAddress, prefix: str) -> Plan:
+NUMBERS: Final[dict[str, tuple[int, Callable[[int], str]]]] = {
+    "source-ip": (0x7F000001, ip_text), "multicast-group": (0xE1000005, ip_text), "udp-source-port": (24000, str),
+    "udp-destination-port": (12000, str), "tcp-source-port": (14371, str), "xport-id": (7, str),
+}  # fmt: skip
+"""Conditions on numbers, with one that is compared where there is none, and how it is written."""
+
+
+def numbers_of(address: TransportAddress) -> dict[str, int]:
+    """The numbers that a session has, by condition."""
+    match address:
+        case LbtrmAddress(ip, group, _, dport, nak_port):
+            return {
+                "source-ip": ip, "multicast-group": group, "udp-source-port": nak_port, "udp-destination-port": dport
+            }  # fmt: skip
+        case LbtruAddress(ip, port):
+            return {"source-ip": ip, "udp-source-port": port}
+        case IpcAddress(transport_id=number):
+            return {"xport-id": number}
+        case TcpAddress(ip, port):
+            return {"source-ip": ip, "tcp-source-port": port}
+    raise AssertionError(address)
+
+
+def plan_for(address: TransportAddress, prefix: str) -> Plan:
     """Every condition with each comparison, for sources of this session."""
     plan = Plan(prefix)
-    is_rm = isinstance(address, LbtrmAddress)
-    plan.add_transports("lbtrm" if is_rm else "tcp")
-    plan.add_numbers("source-ip", address.ip, ip_text)
-    if isinstance(address, LbtrmAddress):
-        plan.add_numbers("multicast-group", address.group, ip_text)
-        plan.add_numbers("udp-source-port", address.nak_port)
-        plan.add_numbers("udp-destination-port", address.dport)
-        plan.add_numbers("tcp-source-port", 14371, applies=False)
-    else:
-        plan.add_numbers("tcp-source-port", address.port)
-        plan.add_numbers("udp-source-port", 24000, applies=False)
-        plan.add_numbers("udp-destination-port", 12000, applies=False)
-        plan.add_numbers("multicast-group", 0xE1000005, ip_text, applies=False)
-    plan.add_numbers("xport-id", 7, applies=False)
+    plan.add_transports(prefix)
+    have = numbers_of(address)
+    for kind, (other, text) in NUMBERS.items():
+        plan.add_numbers(kind, have.get(kind, other), text, applies=kind in have)
     # the three about topics, and AND among conditions
     plan.add("", holds=True)
     for kind in ("pcre-pattern", "regex-pattern"):
         plan.add(f"<{kind}>^{prefix}[.]</{kind}>", holds=True)
         plan.add(f"<{kind}>^x{prefix}</{kind}>", holds=False)
-    low, high = ip_text(address.ip - 1), ip_text(address.ip + 1)
+    ip = have.get("source-ip", 0x7F000001)
+    low, high = ip_text(ip - 1), ip_text(ip + 1)
     between = f'<source-ip comparison="gt" value="{low}"/><source-ip comparison="lt" value="{high}"/>'
     plan.add(between, holds=True)
-    plan.add(between + '<transport comparison="eq" value="lbt-ipc"/>', holds=False)
+    another = "tcp" if prefix == "lbtipc" else "lbt-ipc"
+    plan.add(between + f'<transport comparison="eq" value="{another}"/>', holds=False)
     return plan
 
 
@@ -125,49 +141,57 @@ def send_all(sources: list[FragmentSource], loop: Loop, sqn: int) -> None:
         source.transport.send_message(header + payload, loop.now_ns())
 
 
+FIXED: Final = {
+    "tcp": ("transport_tcp_port", "tcp-source-port"),
+    "lbtru": ("transport_lbtru_port", "udp-source-port"),
+    "lbtipc": ("transport_lbtipc_id", "xport-id"),
+}
+"""By transport the option that puts a source on the session of another one, and which number that is.
+
+LBT-RM has the group in its file.
+"""
+
+
 @pytest.mark.slow
 def test_every_condition_with_each_comparison(tmp_path: Path) -> None:
-    site = Site(tmp_path, 3, transports={2: "tcp"})
+    kinds = {1: "lbtrm", 2: "tcp", 3: "lbtru", 4: "lbtipc"}
+    site = Site(tmp_path, 5, transports=kinds)
     own_group = f"source transport_lbtrm_multicast_address {site.net(1)}.20\n"
     site.config(1).write_text(site.config(1).read_text() + own_group)
     loop = Loop()
     try:
-        with (
-            context(loop, site.config(1)) as (rm, _),
-            context(loop, site.config(2)) as (tcp, _),
-            context(loop, site.config(3)) as (receiver, sink),
-        ):
+        with ExitStack() as stack:
+            contexts = {trd: stack.enter_context(context(loop, site.config(trd)))[0] for trd in kinds}
+            receiver, sink = stack.enter_context(context(loop, site.config(5)))
             # a first source on each session, so that its address is known when the lists are written
-            first = [rm.open_source(b"rm.none"), tcp.open_source(b"tcp.none")]
-            addresses = [source.transport.address for source in first]
-            assert isinstance(addresses[0], LbtrmAddress)
-            assert isinstance(addresses[1], TcpAddress)
-            plans = (plan_for(addresses[0], "rm"), plan_for(addresses[1], "tcp"))
-            port = addresses[1].port
-            tcp_options = tcp.options.with_("source", "transport_tcp_port", port)
-            sources = list(first)
-            sources += [rm.open_source(topic) for topic in plans[0].topics]
-            sources += [tcp.open_source(topic, options=tcp_options) for topic in plans[1].topics]
+            sources = [one.open_source(f"{kinds[trd]}.none".encode()) for trd, one in contexts.items()]
+            addresses = [source.transport.address for source in sources]
+            plans = {trd: plan_for(address, kinds[trd]) for trd, address in zip(kinds, addresses, strict=True)}
+            for trd, plan in plans.items():
+                options = contexts[trd].options
+                if kinds[trd] in FIXED:
+                    name, number = FIXED[kinds[trd]]
+                    options = options.with_("source", name, numbers_of(addresses[trd - 1])[number])
+                sources += [contexts[trd].open_source(topic, options=options) for topic in plan.topics]
             assert {s.transport.address for s in sources} == set(addresses), "one session each"
             lists = {
-                portal: f"<acl><inbound>{chr(10).join(plan.entries)}</inbound></acl>"
-                for portal, plan in enumerate(plans, start=1)
+                portal: f"<acl><inbound>{chr(10).join(plan.entries)}</inbound></acl>" for portal, plan in plans.items()
             }
             write_dro(site, lists, QUICK_ROUTES)
             site.start()
-            wanted = plans[0].accepted | plans[1].accepted
-            assert min(len(plan.accepted) for plan in plans) > 80
-            assert min(len(plan.rejected) for plan in plans) > 40
-            for plan in plans:
+            wanted = {topic for plan in plans.values() for topic in plan.accepted}
+            assert min(len(plan.accepted) for plan in plans.values()) > 80
+            assert min(len(plan.rejected) for plan in plans.values()) > 20
+            for plan in plans.values():
                 for topic in plan.topics:
                     receiver.want_topic(topic)
             receiver.want_pattern(rb"\.none$", PATTERN_PCRE, lambda topic: topic.endswith(b".none"))
             turn_until(loop, lambda: {bound.topic for bound in sink.current} == wanted)
             with site.books() as books:
                 # by the name alone only a pattern of the entry decides; the topic without an entry comes by a pattern
-                not_in = [len(plan.rejected) - BY_NAME + 1 for plan in plans]
-                turn_until(loop, lambda: [books[k, Slot.SOURCES_NOT_IN] for k in (1, 2)] == not_in)
-                turn_until(loop, lambda: books[3, Slot.PROXY_SOURCES] == len(wanted))
+                not_in = {trd: len(plan.rejected) - BY_NAME + 1 for trd, plan in plans.items()}
+                turn_until(loop, lambda: {trd: books[trd, Slot.SOURCES_NOT_IN] for trd in plans} == not_in)
+                turn_until(loop, lambda: books[5, Slot.PROXY_SOURCES] == len(wanted))
                 sqn = 0
 
                 def heard() -> set[bytes]:
@@ -177,7 +201,7 @@ def test_every_condition_with_each_comparison(tmp_path: Path) -> None:
                     return {topic for topic, _, _ in sink.fragments}
 
                 turn_until(loop, lambda: heard() == wanted)
-                taken = books[1, Slot.TOPIC_RCVD] + books[2, Slot.TOPIC_RCVD]
+                taken = sum(books[trd, Slot.TOPIC_RCVD] for trd in plans)
                 assert taken <= sqn * len(wanted), "fragments of rejected sources are not taken in"
                 assert {bound.topic for bound in sink.current} == wanted
             assert "source not let into the DRO" in site.log

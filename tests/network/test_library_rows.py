@@ -22,9 +22,12 @@ from dro.metrics.library_rows import QUEUE, RECEIVING, SENDING, LibraryKey, Libr
 from dro.metrics.slots import Slot
 from dro.proto.context import wanted
 from dro.sqn import MASK
+from dro.transport import mmsg
 from dro.transport.datagrams.receiver import DatagramReceiver
+from dro.transport.datagrams.sender import DatagramSender
 from dro.transport.lbtrm.sender import LbtrmSender
-from dro.wire import lbtrm
+from dro.transport.lbtru.sender import LbtruSender
+from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.source_string import LbtrmAddress
 from dro.wire.transport import NCF_IGNORED, NCF_RX_DELAY, NCF_SHED
@@ -41,6 +44,8 @@ ON: Final = QUICK + '<monitor interval="1"/>'
 KEPT_MS: Final = 40_000
 """In which a portal has settled."""
 FAR: Final = 1_000_000
+BACKOFF: Final = "receiver transport_lbtru_nak_initial_backoff_interval 50\n"
+"""So that a repair takes milliseconds, as the figures say it."""
 Happens = Callable[["Bench"], object]
 
 
@@ -53,7 +58,7 @@ class Bench:
     """See the module text."""
 
     def __init__(self, make: Make, transport: str, um: str = "", sending: str = "") -> None:
-        self.net: Network = make(PLAN, transport=transport, daemon=ON, um=um, portal_xml={"A-2": sending})
+        self.net: Network = make(PLAN, transport=transport, daemon=ON, um=um + BACKOFF, portal_xml={"A-2": sending})
         give_groups(self.net.plan)
         self.net.start()
         self.sender, self.receiver = self.net.application(1), self.net.application(2)
@@ -88,12 +93,7 @@ class Bench:
 
     def nak(self, *behind: int) -> None:
         """A receiver asks the second portal for datagrams: 1 is the newest one."""
-        sender = self.sending
-        assert isinstance(sender, LbtrmSender)
-        sqns = tuple((sender.core.next_sqn - n) & MASK for n in behind)
-        address = sender.address
-        assert isinstance(address, LbtrmAddress)
-        sender.on_packet(lbtrm.encode(lbtrm.Nak(address.nak_port, address.session_id, sqns)), 0, self.now_ns)
+        ask(self.sending, self.now_ns, *behind)
 
     def rows(self) -> dict[LibraryKey, LibraryRow]:
         """All rows as of now, of both portals: the first portal that has one of a key counts."""
@@ -103,6 +103,34 @@ class Bench:
             for row in read_library(self.dro.folder / f"library.{worker}"):
                 found[row.key._replace(part=f"{domain} {row.part}")] = row
         return found
+
+
+def ask(sender: object, now_ns: int, *behind: int) -> None:
+    """Ask a session for datagrams, as a receiver does."""
+    assert isinstance(sender, DatagramSender)
+    sqns = tuple((sender.core.next_sqn - n) & MASK for n in behind)
+    if isinstance(sender, LbtruSender):
+        client = mmsg.raw_address(*sender._client_trains.clients[0])
+        sender.on_packet(lbtru.encode(lbtru.Nak(sqns, options=sender._sid)), client, now_ns)
+        return
+    address = sender.address
+    assert isinstance(address, LbtrmAddress)
+    sender.on_packet(lbtrm.encode(lbtrm.Nak(address.nak_port, address.session_id, sqns)), 0, now_ns)
+
+
+def tell(bench: Bench, lead: int, trail: int, session_id: int = 0) -> None:
+    """Send a session message of the application's session to the first portal, or one with another session id."""
+    sender = bench.source.transport
+    if isinstance(sender, LbtruSender):
+        options = (lbtru.sid_option(session_id),) if session_id else sender._sid
+        (client,) = sender._client_trains.clients
+        sender._send_one(lbtru.encode(lbtru.SessionMessage(1, lead, trail, options=options)), client)
+    else:
+        assert isinstance(sender, LbtrmSender)
+        address = sender.address
+        assert isinstance(address, LbtrmAddress)
+        sender._socket.send(lbtrm.encode(lbtrm.SessionMessage(address.nak_port, address.session_id, 1, lead, trail)))
+    bench.net.run(10)
 
 
 def traffic(bench: Bench) -> None:
@@ -122,9 +150,7 @@ def lose_one(bench: Bench) -> None:
 def again(bench: Bench) -> None:
     """The application sends again what came already."""
     bench.send()
-    sender = bench.source.transport
-    assert isinstance(sender, LbtrmSender)
-    sender._perform(sender.core.on_nak(((sender.core.next_sqn - 1) & MASK,), bench.now_ns))
+    ask(bench.source.transport, bench.now_ns, 1)
     bench.net.run(10)
 
 
@@ -145,15 +171,10 @@ def in_the_core(*steps: Callable[[Any, int, int], object]) -> Happens:
 def gone_for_good(bench: Bench) -> None:
     """The source does not have any more what is missing."""
     bench.send()
-    receiver = bench.joined
-    session = lbtrm.SessionMessage(receiver.address.nak_port, receiver.address.session_id, 1, 0, 0)
-    lead = (receiver.core.expected + 2) & MASK
-    for trail in (receiver.core.expected, lead):
-        packet = lbtrm.SessionMessage(session.ucast_port, session.session_id, 1, lead, trail)
-        sender = bench.source.transport
-        assert isinstance(sender, LbtrmSender)
-        sender._socket.send(lbtrm.encode(packet))
-        bench.net.run(10)
+    expected = bench.joined.core.expected
+    lead = (expected + 2) & MASK
+    for trail in (expected, lead):
+        tell(bench, lead, trail)
     assert bench.joined.unrecoverable_dgrams
 
 
@@ -171,6 +192,19 @@ def of_no_session(bench: Bench) -> None:
     for _ in range(3):
         other.send(source)
         bench.net.run(10)
+
+
+def of_a_stranger(bench: Bench) -> None:
+    """A datagram of nobody who was asked, to the socket of the first portal."""
+    (client,) = bench.source.transport._client_trains.clients  # type: ignore[attr-defined]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(lbtru.encode(lbtru.SessionMessage(1, 0, 0)), client)
+    bench.net.run(10)
+
+
+def shown(bench: Bench) -> None:
+    """Write the figures of the second portal."""
+    bench.portal(2)._shell.refresh_gauges()
 
 
 def topics(bench: Bench) -> None:
@@ -241,11 +275,12 @@ def clog(bench: Bench) -> None:
         bench.net.run(10)
         while not bench.sending.core.stats.bytes_buffered:
             bench.send(5, size=4000)
-        bench.portal(2)._shell.refresh_gauges()
+        shown(bench)
 
 
 Data = Callable[[Any, int, int], object]
 RX_LIMIT: Final = limited("transport_lbtrm_retransmit_rate_limit", 100_000)
+RU_RX_LIMIT: Final = limited("transport_lbtru_retransmit_rate_limit", 100_000)
 DATA_LIMIT: Final = limited("transport_lbtrm_data_rate_limit", 1_000_000)
 NCFS: Final = [
     lambda core, sqn, now, reason=reason: core.on_ncf((sqn,), reason, sqn, now)
@@ -297,11 +332,39 @@ STIMULI: Final[dict[str, tuple[str, Happens, str, tuple[tuple[tuple[str, str], s
     "flood": ("lbtrm", flood, DATA_LIMIT, (((CONTEXT, f"2 {SENDING}"), "send_would_block"),)),
     "tcp": ("tcp", of_no_topic, "", (
         (_FROM_1, "tcp.bytes_rcved tcp.lbm_msgs_rcved tcp.lbm_msgs_no_topic_rcved"),)),
+    "LBT-RU traffic": ("lbtru", of_no_topic, "", (
+        (_FROM_1, "lbtru.msgs_rcved lbtru.bytes_rcved lbtru.lbm_msgs_rcved lbtru.lbm_msgs_no_topic_rcved"),
+        (_FROM_2, "lbtru.msgs_sent lbtru.bytes_sent"))),
+    "LBT-RU loss": ("lbtru", lose_one, "", (
+        (_FROM_1, "lbtru.lost lbtru.nak_pckts_sent lbtru.naks_sent lbtru.nak_stm_min lbtru.nak_stm_mean "
+         "lbtru.nak_stm_max lbtru.nak_tx_min lbtru.nak_tx_mean lbtru.nak_tx_max"),)),
+    "LBT-RU duplicate": ("lbtru", again, "", ((_FROM_1, "lbtru.duplicate_data"),)),
+    "LBT-RU gone": ("lbtru", gone_for_good, "", ((_FROM_1, "lbtru.unrecovered_txw"),)),
+    "LBT-RU ncf": ("lbtru", in_the_core(*NCFS), "", (
+        (_FROM_1, "lbtru.ncfs_ignored lbtru.ncfs_rx_delay lbtru.ncfs_shed lbtru.ncfs_unknown"),)),
+    "LBT-RU time out": ("lbtru", in_the_core(
+        lambda core, sqn, now: core.on_data(sqn + 1, sqn, False, now, 50),
+        lambda core, sqn, now: core.on_timer(now + s(30)),
+    ), "", ((_FROM_1, "lbtru.unrecovered_tmo"),)),
+    "LBT-RU stray": ("lbtru", in_the_core(
+        lambda core, sqn, now: core.on_data((sqn + FAR) & MASK, sqn, False, now, 50)
+    ), "", ((_FROM_1, "lbtru.dgrams_dropped_other"),)),
+    "LBT-RU session id": ("lbtru", lambda bench: tell(bench, 0, 0, 77), "", ((_FROM_1, "lbtru.dgrams_dropped_sid"),)),
+    "LBT-RU stranger": ("lbtru", of_a_stranger, "", (((CONTEXT, f"1 {RECEIVING}"), "lbtru_unknown_msgs_rcved"),)),
+    "LBT-RU naks": ("lbtru", asked, "", (
+        (_FROM_2, "lbtru.nak_pckts_rcved lbtru.naks_rcved lbtru.naks_ignored lbtru.rxs_sent lbtru.rx_bytes_sent"),)),
+    "LBT-RU many naks": ("lbtru", asked_for_much, RU_RX_LIMIT, (
+        (_FROM_2, "lbtru.naks_shed lbtru.naks_rx_delay_ignored"),)),
+    "LBT-IPC traffic": ("lbtipc", of_no_topic, "", (
+        (_FROM_1, "lbtipc.msgs_rcved lbtipc.bytes_rcved lbtipc.lbm_msgs_rcved lbtipc.lbm_msgs_no_topic_rcved"),
+        (_FROM_2, "lbtipc.msgs_sent lbtipc.bytes_sent"))),
 }  # fmt: skip
 AT_THE_TIME: Final[dict[str, tuple[str, Happens, tuple[str, str], str]]] = {
     # transport, what happens and is shown while it does, what has moved in which row
     "waiting": ("lbtrm", waiting_calls, (EVENT_QUEUE, QUEUE), "io_events callback_events events"),
     "clog": ("tcp", clog, (SOURCE, SENDING), "tcp.num_clients tcp.bytes_buffered"),
+    "LBT-RU client": ("lbtru", shown, (SOURCE, SENDING), "lbtru.num_clients"),
+    "LBT-IPC client": ("lbtipc", shown, (SOURCE, SENDING), "lbtipc.num_clients"),
 }
 
 

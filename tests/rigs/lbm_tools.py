@@ -69,6 +69,14 @@ context transport_lbtrm_retransmit_rate_limit 500000000
 source transport_tcp_interface 127.0.0.1
 context transport_tcp_port_low {port + 16}
 context transport_tcp_port_high {port + _PORTS - 1}
+source transport_lbtru_interface 127.0.0.1
+context transport_lbtru_port_low {port + 16}
+context transport_lbtru_port_high {port + 19}
+context transport_lbtru_data_rate_limit 1000000000
+context transport_lbtru_retransmit_rate_limit 500000000
+receiver transport_lbtru_interface 127.0.0.1
+receiver transport_lbtru_port_low {port + 20}
+receiver transport_lbtru_port_high {port + _PORTS - 1}
 {extra}
 """)
         return str(path)

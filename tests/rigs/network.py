@@ -22,13 +22,12 @@ from dro.metrics.slots import DROP_SLOTS, Slot
 from dro.proto.context.sources import BoundSource
 from dro.proto.peerlink.session import LinkEnd
 from dro.proto.repair.retransmit import Chunk
-from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.datagrams.sender import DatagramSender
 from dro.transport.stream import PlainStream
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.client_config import Config
 from dro.wire.lbmc import message as lbmc
-from dro.wire.lbtrm import DATA_HEADER
 from portals.endpoint.library import open_rows
 from portals.endpoint.portal import EndpointPortal
 from portals.peer.process.portal import PeerPortal
@@ -39,7 +38,7 @@ from tests.fakes.um_contexts import RecordingSink, Stepper
 from tests.fakes.worker import FakeChannels, FakeWorker
 from tests.rigs.books import Books
 from tests.rigs.delayed_link import Relay
-from tests.rigs.site import PORTS_PER_TRD, TRD, reserve_block
+from tests.rigs.site import PORTS_PER_TRD, reserve_block, trd_text
 
 QUICK: Final = (
     '<route-info propagation-interval="200" check-interval="50" timeout="1000"/>'
@@ -145,11 +144,7 @@ class Plan:
         return f"239.{193 + port // 256 % 62}.{port % 256}"
 
     def _trd(self, trd: int, transport: str) -> str:
-        base = self.port(trd)
-        return TRD.format(
-            net=self.net(trd), tr=base, request_low=base + 1, request_high=base + 19, data=base + 20, nak_low=base + 21,
-            nak_high=base + 43, tcp_low=base + 44, tcp_high=base + 63, transport=transport,
-        )  # fmt: skip
+        return trd_text(self.net(trd), self.port(trd), transport)
 
     def _portal(self, dro: str, port: int | str) -> str:
         name = f"{dro}-{port}"
@@ -357,11 +352,11 @@ class Application:
         return header + payload
 
     def lose(self, source: FragmentSource, count: int = 1) -> None:
-        """Messages that get lost; the LBT-RM session has them, and repairs them when it is asked to."""
+        """Messages that get lost; the session has them, and repairs them when it is asked to."""
         transport = source.transport
-        assert isinstance(transport, LbtrmSender)
+        assert isinstance(transport, DatagramSender)
         for _ in range(count):
-            datagram = bytearray(DATA_HEADER) + self._message(source, 0)
+            datagram = bytearray(transport._header) + self._message(source, 0)
             size = len(datagram)
             transport._write_headers(datagram, (0,))
             transport.core.on_sent_run(1, size, Chunk(datagram, 0, size, size), self._network.loop.now_ns())

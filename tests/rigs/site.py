@@ -56,6 +56,14 @@ source transport_tcp_interface 127.0.0.1
 context transport_tcp_port_low {tcp_low}
 context transport_tcp_port_high {tcp_high}
 source implicit_batching_minimum_length 1
+source transport_lbtru_interface 127.0.0.1
+context transport_lbtru_port_low {ru_low}
+context transport_lbtru_port_high {ru_high}
+context transport_lbtru_data_rate_limit 1000000000
+context transport_lbtru_retransmit_rate_limit 500000000
+receiver transport_lbtru_interface 127.0.0.1
+receiver transport_lbtru_port_low {ru_rcv_low}
+receiver transport_lbtru_port_high {ru_rcv_high}
 """
 PORTAL: Final = """\
     <endpoint>
@@ -77,6 +85,15 @@ DRO: Final = """\
 {portals}  </portals>
 </tnw-gateway>
 """
+
+
+def trd_text(net: str, base: int, transport: str) -> str:
+    """The UM file of a TRD whose ports begin with `base`; those of LBT-RU are UDP ports with the numbers of TCP."""
+    return TRD.format(
+        net=net, tr=base, request_low=base + 1, request_high=base + 19, data=base + 20, nak_low=base + 21,
+        nak_high=base + 43, tcp_low=base + 44, tcp_high=base + 63, ru_low=base + 44, ru_high=base + 53,
+        ru_rcv_low=base + 54, ru_rcv_high=base + 63, transport=transport,
+    )  # fmt: skip
 
 
 def reserve_block(size: int) -> tuple[int, contextlib.ExitStack]:
@@ -151,18 +168,7 @@ class Site:
         daemon = f"\n    <web-monitor>{self.web}</web-monitor>" if has_monitor else ""
         for trd in self.trds:
             base = self.port(trd)
-            text = TRD.format(
-                net=self.net(trd),
-                tr=base,
-                request_low=base + 1,
-                request_high=base + 19,
-                data=base + 20,
-                nak_low=base + 21,
-                nak_high=base + 43,
-                tcp_low=base + 44,
-                tcp_high=base + 63,
-                transport=(transports or {}).get(trd, "lbtrm"),
-            )
+            text = trd_text(self.net(trd), base, (transports or {}).get(trd, "lbtrm"))
             self.config(trd).write_text(text + (um or {}).get(trd, ""))
         portals = "".join(PORTAL.format(trd=trd, extra=extra.get(trd, "")) for trd in self.trds)
         (folder / "dro.xml").write_text(DRO.format(name=self.name, portals=portals, daemon=daemon))

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import combinations
 
-from dro.config.lint.finding import CTX, SRC, EndpointView, Finding, Machine, Place, SideOptions, View, hint, warning
+from dro.config.lint.finding import (
+    CTX,
+    RCV,
+    SRC,
+    EndpointView,
+    Finding,
+    Machine,
+    Place,
+    SideOptions,
+    View,
+    hint,
+    warning,
+)
 from dro.config.um.interfaces import ANY
 from dro.config.um.options import OptionKey
 from dro.config.um.sets import RequestOptions, servers_of, unicast_places, uses_multicast
@@ -198,6 +210,15 @@ def demands_of(p: EndpointView) -> Iterator[Demand]:
         keys = [(CTX, "transport_lbtrm_source_port_low"), (CTX, "transport_lbtrm_source_port_high")]
         more = (CTX, "transport_lbtrm_multicast_address_high")
         yield _demand(p, p.sending, "udp", interface, keys, 1, max(1, len(_groups(p.sending))), more)
+    elif transport == "lbtru" and not p.sending.number(SRC, "transport_lbtru_port"):
+        most = max(1, p.sending.number(CTX, "transport_lbtru_maximum_ports"))
+        interface = p.sending.um.get_interface(SRC, "transport_lbtru_interface")
+        keys = [(CTX, "transport_lbtru_port_low"), (CTX, "transport_lbtru_port_high")]
+        yield _demand(p, p.sending, "udp", interface, keys, 1, most, (CTX, "transport_lbtru_maximum_ports"))
+    keys = [(RCV, "transport_lbtru_port_low"), (RCV, "transport_lbtru_port_high")]
+    if transport == "lbtru" or p.receiving.differs(*keys):
+        interface = p.receiving.um.get_interface(RCV, "transport_lbtru_interface")
+        yield _demand(p, p.receiving, "udp", interface, keys, 0, 1)  # with others when all of these are taken
 
 
 def _demand(

@@ -25,14 +25,15 @@ from dro.config.lint.finding import (
     seconds,
     warning,
 )
-from dro.config.lint.transport import datagram_size
+from dro.config.lint.transport import SIZES, UDP, datagram_size
 
 Findings = Iterator[Finding]
 SHORT_DELAY_MS: Final = 250  # about what a portal takes to come back
 LONG_DELAY_MS: Final = 60_000
 MAX_PATH_COST: Final = 2**31 - 1  # what an advertisement can carry
 MAX_PORTALS_IN_PATH: Final = 200  # of 100 DROs
-SIZES: Final = ("tcp", "lbtrm", "lbtru")
+IPC_HEADER_BYTES: Final = 64 << 10
+"""What UM adds to the ring of an LBT-IPC session, about."""
 
 
 def use_queries(p: EndpointView) -> Findings:
@@ -126,16 +127,39 @@ def queue(p: EndpointView) -> Findings:
 
 def shared_memory(v: View) -> Findings:
     """The rings of all portals against what the machine has; logs of what was sent take what is left."""
-    needed, have = sum(ring_bytes(p.config.max_queue_bytes) for p in v.portals), v.machine.shm_bytes
+    queues, sessions = sum(ring_bytes(p.config.max_queue_bytes) for p in v.portals), sum(map(_ipc_bytes, v.endpoints))
+    needed, have = queues + sessions, v.machine.shm_bytes
     if not have or needed <= have:
+        return
+    more = f"or mount -o remount,size={(needed >> 20) + 64}m /dev/shm"
+    what = f"all portals may take {needed >> 20} MiB of shared memory, this machine has {have >> 20} MiB in /dev/shm"
+    if sessions > queues:
+        largest = max(v.endpoints, key=_ipc_bytes)
+        keys = ((SRC, _IPC_WINDOW), *_IPC_IDS)
+        yield warning(
+            largest.sending.place(*keys), " ".join(keys[0]), f"{what}, {sessions >> 20} MiB for sessions of LBT-IPC",
+            "when it is used up, sources get no session", f"lower it, or use fewer transport ids, {more}",
+        )  # fmt: skip
         return
     worst = max(v.portals, key=lambda p: p.config.max_queue_bytes)
     yield warning(
-        worst.element("max-queue"), "<max-queue>",
-        f"all portals may take {needed >> 20} MiB of shared memory, this machine has {have >> 20} MiB in /dev/shm",
+        worst.element("max-queue"), "<max-queue>", what,
         "when portals cannot keep up with their siblings, fragments are dropped earlier",
-        f"lower the largest <max-queue>, or mount -o remount,size={(needed >> 20) + 64}m /dev/shm",
+        f"lower the largest <max-queue>, {more}",
     )  # fmt: skip
+
+
+_IPC_WINDOW: Final = "transport_lbtipc_transmission_window_size"
+_IPC_IDS: Final = ((CTX, "transport_lbtipc_id_low"), (CTX, "transport_lbtipc_id_high"))
+
+
+def _ipc_bytes(p: EndpointView) -> int:
+    """Return the size of the rings of all LBT-IPC sessions that proxy sources may have."""
+    if p.sending.um.get_str(SRC, "transport") != "lbtipc":
+        return 0
+    low, high = (p.sending.number(*key) for key in _IPC_IDS)
+    pool = 1 if p.sending.number(SRC, "transport_lbtipc_id") else max(0, high - low + 1)
+    return pool * (p.sending.number(SRC, _IPC_WINDOW) + IPC_HEADER_BYTES)
 
 
 def route_info(v: View) -> Findings:
@@ -188,7 +212,7 @@ def fragment_sizes(v: View) -> Findings:
 
 
 def _size_keys(transport: str) -> tuple[tuple[str, str], ...]:
-    names = ("",) if transport == "tcp" else ("", "source_")
+    names = ("", "source_") if transport in UDP else ("",)
     return tuple((CTX, f"transport_{transport}_{name}datagram_max_size") for name in names)
 
 

@@ -14,7 +14,7 @@ from itertools import combinations, permutations
 from dro.config.dro_xml.model import DroConfig
 from dro.config.lint.finding import CTX, EndpointView, Finding, Machine, PeerView, View, hint, seconds, view_of, warning
 from dro.config.lint.network import are_one_network, channels_of, interface_of, servers_by_place
-from dro.config.lint.transport import datagram_size, session_life, window_time
+from dro.config.lint.transport import UDP, datagram_size, session_life, window_time
 from dro.config.um.interfaces import ANY
 
 Findings = Iterator[Finding]
@@ -93,7 +93,7 @@ def _endpoints(one: View, other: View, p: EndpointView, q: EndpointView) -> Find
 
 def _one_trd(v: View, a: EndpointView, w: View, b: EndpointView) -> Findings:
     """Compare what `a` sends with what `b` makes of it."""
-    for transport in ("lbtrm", "lbtru"):
+    for transport in UDP:
         sends, takes = datagram_size(a.sending, transport, "source"), datagram_size(b.receiving, transport, "receiver")
         keys = tuple((CTX, f"transport_{transport}_{name}datagram_max_size") for name in ("", "receiver_", "source_"))
         if sends > takes:

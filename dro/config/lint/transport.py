@@ -8,7 +8,7 @@ and 16; UM Configuration Guide, options of these names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from dro.config.dro_xml.model import PeerUdpConfig
@@ -25,7 +25,6 @@ from dro.config.lint.finding import (
     seconds,
     warning,
 )
-from dro.config.um.sets import OptionSet, option
 
 Findings = Iterator[Finding]
 MIN_RETRANSMIT_SHARE: Final = 20  # repairs need this part of the data rate at least: 5 per cent
@@ -34,42 +33,65 @@ BUFFER_MS: Final = 50  # what a receive buffer should hold at full rate
 SM_PER_TIMEOUT: Final = 3  # session messages that may be lost before a session counts as ended
 
 
-@dataclass(frozen=True, slots=True)
-class LossRecovery(OptionSet):
-    """What decides about repairs of LBT-RM, with the fields that `PeerUdpConfig` has for a peer link."""
+UDP: Final = ("lbtrm", "lbtru")
+"""Transports that send datagrams and repair losses."""
+SIZES: Final = ("tcp", *UDP, "lbtipc")
+"""Transports with a datagram size."""
 
-    nak_initial_backoff_ms: int = option(RCV, "transport_lbtrm_nak_initial_backoff_interval")
-    nak_backoff_ms: int = option(RCV, "transport_lbtrm_nak_backoff_interval")
-    nak_suppress_ms: int = option(RCV, "transport_lbtrm_nak_suppress_interval")
-    nak_generation_ms: int = option(RCV, "transport_lbtrm_nak_generation_interval")
-    ignore_interval_ms: int = option(SRC, "transport_lbtrm_ignore_interval")
-    window_size_bytes: int = option(SRC, "transport_lbtrm_transmission_window_size")
-    window_limit_bytes: int = option(SRC, "transport_lbtrm_transmission_window_limit")
-    data_rate_bps: int = option(CTX, "transport_lbtrm_data_rate_limit")
-    retransmit_rate_bps: int = option(CTX, "transport_lbtrm_retransmit_rate_limit")
-    sm_min_interval_ms: int = option(SRC, "transport_lbtrm_sm_minimum_interval")
-    sm_max_interval_ms: int = option(SRC, "transport_lbtrm_sm_maximum_interval")
-    activity_timeout_ms: int = option(RCV, "transport_lbtrm_activity_timeout")
+
+@dataclass(frozen=True, slots=True)
+class LossRecovery:
+    """What decides about repairs of a transport, with the fields that `PeerUdpConfig` has for a peer link."""
+
+    nak_initial_backoff_ms: int
+    nak_backoff_ms: int
+    nak_suppress_ms: int
+    nak_generation_ms: int
+    ignore_interval_ms: int
+    window_size_bytes: int
+    window_limit_bytes: int
+    data_rate_bps: int
+    retransmit_rate_bps: int
+    sm_min_interval_ms: int
+    sm_max_interval_ms: int
+    activity_timeout_ms: int
 
 
 Recovery = LossRecovery | PeerUdpConfig
-_OF_RECEIVERS: Final = (
-    "nak_initial_backoff_ms", "nak_backoff_ms", "nak_suppress_ms", "nak_generation_ms", "activity_timeout_ms",
-)  # fmt: skip
+_OPTIONS: Final = {
+    "nak_initial_backoff_ms": (RCV, "nak_initial_backoff_interval"),
+    "nak_backoff_ms": (RCV, "nak_backoff_interval"),
+    "nak_suppress_ms": (RCV, "nak_suppress_interval"),
+    "nak_generation_ms": (RCV, "nak_generation_interval"),
+    "ignore_interval_ms": (SRC, "ignore_interval"),
+    "window_size_bytes": (SRC, "transmission_window_size"),
+    "window_limit_bytes": (SRC, "transmission_window_limit"),
+    "data_rate_bps": (CTX, "data_rate_limit"),
+    "retransmit_rate_bps": (CTX, "retransmit_rate_limit"),
+    "sm_min_interval_ms": (SRC, "sm_minimum_interval"),
+    "sm_max_interval_ms": (SRC, "sm_maximum_interval"),
+    "activity_timeout_ms": (RCV, "activity_timeout"),
+}
+"""Of each field the scope and the end of the name."""
 
 
-def _recovery(p: EndpointView) -> LossRecovery:
-    received = LossRecovery.of(p.receiving.um)
-    return replace(LossRecovery.of(p.sending.um), **{name: getattr(received, name) for name in _OF_RECEIVERS})
+def _recovery(p: EndpointView, transport: str) -> LossRecovery:
+    return LossRecovery(
+        **{
+            field: (p.receiving if scope == RCV else p.sending).number(scope, f"transport_{transport}_{name}")
+            for field, (scope, name) in _OPTIONS.items()
+        }
+    )
 
 
-def _site(p: EndpointView, names: str) -> Place | None:
-    """Find where the last changed one of these LBT-RM options was set; None when all have their defaults."""
+def _site(p: EndpointView, transport: str, names: str) -> Place | None:
+    """Find where the last changed one of these options was set; None when all have their defaults."""
     found = None
+    scopes = {name: scope for scope, name in _OPTIONS.values()}
     for name in names.split():
         for options, scope in ((p.sending, SRC), (p.sending, CTX), (p.receiving, RCV), (p.receiving, CTX)):
-            key = (scope, f"transport_lbtrm_{name}")
-            if key in LossRecovery.keys() and options.differs(key):  # noqa: SIM118
+            key = (scope, f"transport_{transport}_{name}")
+            if scope == scopes[name] and options.differs(key):
                 found = options.place(key)
     return found
 
@@ -179,39 +201,43 @@ def session_life(t: Recovery, at: Place, subject: str, sm_name: str) -> Findings
 # rules of an endpoint
 
 
-def _of_lbtrm(relation: Callable[..., Findings], names: str, *subjects: str) -> Callable[[EndpointView], Findings]:
-    """Make a rule of a relation among LBT-RM options, for when one of `names` was changed, about `subjects`."""
+def _of_udp(relation: Callable[..., Findings], names: str, *subjects: str) -> Callable[[EndpointView], Findings]:
+    """Make a rule of a relation among options of LBT-RM or LBT-RU, for when one of `names` was changed.
+
+    `subjects` are names of options to tell of, with `*` for the transport.
+    """
 
     def rule(p: EndpointView) -> Findings:
-        at = _site(p, names)
-        if at is not None:
-            yield from relation(_recovery(p), at, *subjects)
+        for transport in UDP:
+            at = _site(p, transport, names)
+            if at is not None:
+                told = (subject.replace("*", transport) for subject in subjects)
+                yield from relation(_recovery(p, transport), at, *told)
 
     return rule
 
 
-lbtrm_ignore = _of_lbtrm(
+udp_ignore = _of_udp(
     naks, "ignore_interval nak_backoff_interval nak_generation_interval",
-    "source transport_lbtrm_ignore_interval", "receiver transport_lbtrm_nak_backoff_interval",
+    "source transport_*_ignore_interval", "receiver transport_*_nak_backoff_interval",
 )  # fmt: skip
-lbtrm_nak_times = _of_lbtrm(
+udp_nak_times = _of_udp(
     nak_times, "nak_generation_interval nak_suppress_interval nak_backoff_interval nak_initial_backoff_interval",
-    "receiver transport_lbtrm_nak_",
+    "receiver transport_*_nak_",
 )  # fmt: skip
-lbtrm_window = _of_lbtrm(
+udp_window = _of_udp(
     window_time, "nak_generation_interval data_rate_limit transmission_window_limit transmission_window_size",
-    "source transport_lbtrm_transmission_window_size",
+    "source transport_*_transmission_window_size",
 )  # fmt: skip
-lbtrm_rates = _of_lbtrm(
-    rates, "data_rate_limit retransmit_rate_limit", "context transport_lbtrm_retransmit_rate_limit"
-)  # fmt: skip
-_session_life = _of_lbtrm(
+udp_rates = _of_udp(rates, "data_rate_limit retransmit_rate_limit", "context transport_*_retransmit_rate_limit")
+_session_life = _of_udp(
     session_life, "nak_generation_interval sm_minimum_interval sm_maximum_interval activity_timeout",
-    "receiver transport_lbtrm_activity_timeout", "source transport_lbtrm_sm_maximum_interval",
+    "receiver transport_*_activity_timeout", "source transport_*_sm_maximum_interval",
 )  # fmt: skip
 
 
-def lbtrm_session(p: EndpointView) -> Findings:
+def sessions(p: EndpointView) -> Findings:
+    """Compare the silence that ends a session with what is sent while there are no messages."""
     yield from _session_life(p)
     key = (RCV, "transport_lbtrm_preactivity_timeout")
     pre_ms, sm_ms = p.receiving.ms(*key), p.sending.ms(SRC, "transport_lbtrm_sm_maximum_interval")
@@ -221,61 +247,84 @@ def lbtrm_session(p: EndpointView) -> Findings:
             f"{seconds(pre_ms)} is below the session message interval of {seconds(sm_ms)}",
             "a quiet session is left before it has had a chance to be heard", f"set it to {SM_PER_TIMEOUT * sm_ms}",
         )  # fmt: skip
-
-
-def lbtrm_off(p: EndpointView) -> Findings:
-    """Switches that take reliability away."""
-    key = (RCV, "transport_lbtrm_send_naks")
-    if p.receiving.number(*key) == 0:
-        yield hint(
-            p.receiving.place(key), " ".join(key), "NAKs are switched off",
-            "every lost datagram of LBT-RM stays lost", "set it to 1",
-        )  # fmt: skip
-    key = (CTX, "transport_lbtrm_data_rate_limit")
-    if p.sending.number(*key) == 0 and p.sending.um.get_str(SRC, "transport") == "lbtrm":
-        yield hint(
-            p.sending.place(key), " ".join(key), "no rate limit for multicast data",
-            "a fast source fills the buffers of switches and receivers, which shows as loss",
-            "set it to what the slowest receiver takes in",
-        )  # fmt: skip
-
-
-def lbtrm_quota(p: EndpointView) -> Findings:
-    """The rate limiter gives out credit for one interval at a time."""
-    keys = ((CTX, "transport_lbtrm_data_rate_limit"), (CTX, "transport_lbtrm_rate_interval"))
-    bps, interval_ms = p.sending.number(*keys[0]), p.sending.ms(*keys[1])
-    size = datagram_size(p.sending, "lbtrm", "source")
-    quota = bps * interval_ms // 8000
-    if p.sending.differs(*keys) and 0 < quota < size:
-        yield hint(
-            p.sending.place(*keys), " ".join(keys[0]),
-            f"{quota} bytes for each interval of {interval_ms} ms, a datagram may have {size}",
-            "a full datagram waits for several intervals",
-            f"set it to {-(-size * 8000 // interval_ms)}, or lower the datagram size",
-        )  # fmt: skip
-
-
-def lbtrm_loss_check(p: EndpointView) -> Findings:
-    keys = ((RCV, "transport_lbtrm_nak_generation_interval"), (RCV, "transport_lbtrm_activity_timeout"),
-            (RCV, "delivery_control_loss_check_interval"))  # fmt: skip
-    generation_ms, activity_ms, check_ms = (p.receiving.ms(*key) for key in keys)
-    if not check_ms or not p.receiving.differs(*keys):
-        return
-    at, subject = p.receiving.place(*keys), " ".join(keys[2])
-    if activity_ms <= check_ms + generation_ms:
+    sends, waits = (RCV, "transport_lbtru_acknowledgement_interval"), (SRC, "transport_lbtru_client_activity_timeout")
+    interval_ms, timeout_ms = p.receiving.ms(*sends), p.sending.ms(*waits)
+    if timeout_ms < SM_PER_TIMEOUT * interval_ms:
         yield warning(
-            at, subject,
-            f"with the generation interval it is {seconds(check_ms + generation_ms)}, the activity timeout "
-            f"{seconds(activity_ms)}",
-            "a session may end before its losses are noticed",
-            f"set the activity timeout above {check_ms + generation_ms}",
+            p.sending.place(waits) if p.sending.differs(waits) else p.receiving.place(sends), " ".join(waits),
+            f"{seconds(timeout_ms)} is below {SM_PER_TIMEOUT} acknowledgement intervals of {seconds(interval_ms)}",
+            "a source forgets receivers that are there when acknowledgements are lost",
+            f"set it to {SM_PER_TIMEOUT * interval_ms}, or {' '.join(sends)} to {timeout_ms // SM_PER_TIMEOUT}",
         )  # fmt: skip
-    if generation_ms < 4 * check_ms:
-        yield hint(
-            at, subject, f"{seconds(check_ms)} is more than a quarter of the generation interval of "
-            f"{seconds(generation_ms)}",
-            "losses are reported late", f"set it to {max(1, generation_ms // 4)}",
+    sends, waits = (SRC, "transport_lbtipc_sm_interval"), (RCV, "transport_lbtipc_activity_timeout")
+    interval_ms, timeout_ms = p.sending.ms(*sends), p.receiving.ms(*waits)
+    if timeout_ms < 2 * interval_ms:
+        yield warning(
+            p.receiving.place(waits) if p.receiving.differs(waits) else p.sending.place(sends), " ".join(waits),
+            f"{seconds(timeout_ms)} is below two session message intervals of {seconds(interval_ms)}",
+            "an idle session ends at its receivers",
+            f"set it to {2 * interval_ms}, or {' '.join(sends)} to {timeout_ms // 2}",
         )  # fmt: skip
+
+
+def unreliable(p: EndpointView) -> Findings:
+    """Switches that take reliability away."""
+    for transport, name in (("lbtrm", "LBT-RM"), ("lbtru", "LBT-RU")):
+        key = (RCV, f"transport_{transport}_send_naks")
+        if p.receiving.number(*key) == 0:
+            yield hint(
+                p.receiving.place(key), " ".join(key), "NAKs are switched off",
+                f"every lost datagram of {name} stays lost", "set it to 1",
+            )  # fmt: skip
+        key = (CTX, f"transport_{transport}_data_rate_limit")
+        if p.sending.number(*key) == 0 and p.sending.um.get_str(SRC, "transport") == transport:
+            yield hint(
+                p.sending.place(key), " ".join(key), f"no rate limit for data of {name}",
+                "a fast source fills the buffers of switches and receivers, which shows as loss",
+                "set it to what the slowest receiver takes in",
+            )  # fmt: skip
+
+
+def udp_quota(p: EndpointView) -> Findings:
+    """The rate limiter gives out credit for one interval at a time."""
+    for transport in UDP:
+        keys = ((CTX, f"transport_{transport}_data_rate_limit"), (CTX, f"transport_{transport}_rate_interval"))
+        bps, interval_ms = p.sending.number(*keys[0]), p.sending.ms(*keys[1])
+        size = datagram_size(p.sending, transport, "source")
+        quota = bps * interval_ms // 8000
+        if p.sending.differs(*keys) and 0 < quota < size:
+            yield hint(
+                p.sending.place(*keys), " ".join(keys[0]),
+                f"{quota} bytes for each interval of {interval_ms} ms, a datagram may have {size}",
+                "a full datagram waits for several intervals",
+                f"set it to {-(-size * 8000 // interval_ms)}, or lower the datagram size",
+            )  # fmt: skip
+
+
+def loss_check(p: EndpointView) -> Findings:
+    """How often receivers look for losses, compared with how long they ask and how long a session lives."""
+    for transport in UDP:
+        keys = ((RCV, f"transport_{transport}_nak_generation_interval"),
+                (RCV, f"transport_{transport}_activity_timeout"),
+                (RCV, "delivery_control_loss_check_interval"))  # fmt: skip
+        generation_ms, activity_ms, check_ms = (p.receiving.ms(*key) for key in keys)
+        if not check_ms or not p.receiving.differs(*keys):
+            continue
+        at, subject = p.receiving.place(*keys), " ".join(keys[2])
+        if activity_ms <= check_ms + generation_ms:
+            yield warning(
+                at, subject,
+                f"with the generation interval it is {seconds(check_ms + generation_ms)}, the activity timeout "
+                f"{seconds(activity_ms)}",
+                "a session may end before its losses are noticed",
+                f"set {keys[1][1]} above {check_ms + generation_ms}",
+            )  # fmt: skip
+        if generation_ms < 4 * check_ms:
+            yield hint(
+                at, subject, f"{seconds(check_ms)} is more than a quarter of the generation interval of "
+                f"{seconds(generation_ms)}",
+                "losses are reported late", f"set it to {max(1, generation_ms // 4)}",
+            )  # fmt: skip
 
 
 def tsni(p: EndpointView) -> Findings:
@@ -283,9 +332,11 @@ def tsni(p: EndpointView) -> Findings:
     keys = ((SRC, "transport_topic_sequence_number_info_interval"),
             (SRC, "transport_topic_sequence_number_info_active_threshold"))  # fmt: skip
     interval_ms, threshold_ms = (p.sending.ms(*key) for key in keys)
-    generation_ms = p.receiving.ms(RCV, "transport_lbtrm_nak_generation_interval")
-    needed_ms = 4 * interval_ms + generation_ms
-    changed = p.sending.differs(*keys) or p.receiving.differs((RCV, "transport_lbtrm_nak_generation_interval"))
+    asked = [(RCV, f"transport_{transport}_nak_generation_interval") for transport in UDP]
+    usual = p.sending.um.get_str(SRC, "transport") == "lbtru"  # whose receivers ask for so long, unless told otherwise
+    counted = [key for key in asked if p.receiving.differs(key)] or [asked[usual]]
+    needed_ms = 4 * interval_ms + max(p.receiving.ms(*key) for key in counted)
+    changed = p.sending.differs(*keys) or p.receiving.differs(*asked)
     if changed and 0 < threshold_ms < needed_ms and interval_ms:
         yield hint(
             p.sending.place(*keys), " ".join(keys[1]),
@@ -305,20 +356,17 @@ def tsni(p: EndpointView) -> Findings:
 
 
 def datagram_size(options: SideOptions, transport: str, side: str) -> int:
-    """The datagram size of one side of a UDP transport; TCP has one for both."""
-    if transport == "tcp":
-        return options.number(CTX, "transport_tcp_datagram_max_size")
-    own = options.number(CTX, f"transport_{transport}_{side}_datagram_max_size")
+    """The datagram size of one side of a transport; the ordered ones have one for both."""
+    own = options.number(CTX, f"transport_{transport}_{side}_datagram_max_size") if transport in UDP else 0
     return own or options.number(CTX, f"transport_{transport}_datagram_max_size")
 
 
 def buffers(p: EndpointView) -> Findings:
     """Receive buffers against the rate of the sources, so that a short pause of the process costs nothing."""
-    keys = ((CTX, "transport_lbtrm_data_rate_limit"), (CTX, "transport_lbtrm_receiver_socket_buffer"))
-    bps, size = (p.receiving.number(*key) for key in keys)
-    if size and bps and p.receiving.differs(*keys):
-        held_ms = size * 8000 / bps
-        if held_ms < BUFFER_MS:
+    for name in UDP:
+        keys = ((CTX, f"transport_{name}_data_rate_limit"), (CTX, f"transport_{name}_receiver_socket_buffer"))
+        bps, size = (p.receiving.number(*key) for key in keys)
+        if size and bps and p.receiving.differs(*keys) and (held_ms := size * 8000 / bps) < BUFFER_MS:
             yield warning(
                 p.receiving.place(*keys), " ".join(keys[1]),
                 f"{size} bytes are {held_ms:.1f} ms at {rate(bps)}",
@@ -343,7 +391,7 @@ def buffers(p: EndpointView) -> Findings:
 
 def own_sizes(p: EndpointView) -> Findings:
     """Find sources of a TRD that send more than fits into the buffers of its receivers."""
-    for transport in ("lbtrm", "lbtru"):
+    for transport in UDP:
         keys = tuple(
             (CTX, f"transport_{transport}_{name}datagram_max_size") for name in ("", "receiver_", "source_")
         )  # fmt: skip
@@ -359,7 +407,7 @@ def batching(p: EndpointView) -> Findings:
     keys = ((SRC, "implicit_batching_minimum_length"), (SRC, "implicit_batching_interval"))
     least, wait_ms = p.sending.number(*keys[0]), p.sending.ms(*keys[1])
     transport = p.sending.um.get_str(SRC, "transport")
-    if transport not in ("tcp", "lbtrm", "lbtru"):
+    if transport not in SIZES:
         return
     size = datagram_size(p.sending, transport, "source")
     if p.sending.differs(*keys) and least > size and not p.config.smart_batch and wait_ms > 0:

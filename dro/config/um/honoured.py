@@ -76,20 +76,25 @@ def refusals(options: UmOptions) -> list[ConfigError]:
 
 
 @cache
-def _port_ranges() -> tuple[tuple[OptionKey, OptionKey], ...]:
+def _ranges() -> tuple[tuple[OptionKey, OptionKey, str], ...]:
+    """List ranges by their ends, with the word for what lies in them."""
+    words = {"_port_low": "port", "_id_low": "transport id"}
     ends = (
-        (key, (key[0], key[1].removesuffix("low") + "high")) for key in option_table() if key[1].endswith("port_low")
+        (key, (key[0], key[1].removesuffix("low") + "high"), word)
+        for key in option_table()
+        for end, word in words.items()
+        if key[1].endswith(end)
     )
-    return tuple((low, high) for low, high in ends if high in option_table())
+    return tuple((low, high, word) for low, high, word in ends if high in option_table())
 
 
 def empty_ranges(options: UmOptions) -> list[ConfigError]:
-    """Port ranges without a port, each at the place of an end that was set; `options` are all that hold."""
+    """Return ranges without a number, each at the place of an end that was set; `options` are all that hold."""
     found = []
-    for low, high in _port_ranges():
+    for low, high, word in _ranges():
         first, last = options.get_int(*low), options.get_int(*high)
         if first > last:
-            what = f"no port lies in the range from {first} to {last}"
+            what = f"no {word} lies in the range from {first} to {last}"
             remedy = f"set {low[1]} to {last} or less, or {high[1]} to {first} or more"
             found.append(options.error(high if options.is_set(*high) else low, what, remedy))
     return found
@@ -115,7 +120,8 @@ def check_transport(options: UmOptions) -> None:
     """Check the transport of sources. Raises: ConfigError for one that no source can use yet."""
     transport = options.get_str(*TRANSPORT)
     if transport not in TRANSPORTS:
-        raise options.error(TRANSPORT, f"{transport} is not supported yet", f"use {' or '.join(TRANSPORTS)}")
+        remedy = f"use {', '.join(TRANSPORTS[:-1])} or {TRANSPORTS[-1]}"
+        raise options.error(TRANSPORT, f"{transport} is not supported yet", remedy)
 
 
 def without_effect(*given: UmOptions, in_portals: bool = False) -> tuple[str, str]:

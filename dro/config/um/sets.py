@@ -38,6 +38,12 @@ def source_transport(o: UmOptions) -> str:
     return o.get_str(SRC, "transport")
 
 
+def repair_ns(o: UmOptions, transport: str) -> int:
+    """Tell for how long receivers with these options may ask again for what a source has sent by a transport."""
+    repairs = transport if transport == "lbtru" else "lbtrm"
+    return o.get_ns(RCV, f"transport_{repairs}_nak_generation_interval")
+
+
 def option(scope: str, name: str, *otherwise: str) -> Any:  # noqa: ANN401  # the annotation of the field says it
     """The field of an option. With `otherwise`: while the option has its default, that one of the same scope counts."""
     return field(metadata={_KEYS: tuple((scope, one) for one in (name, *otherwise))})

@@ -18,6 +18,8 @@ from dro.tools.lbm.ending import EXIT_RESOURCE
 Setting = tuple[str, str, int | str]  # scope, option, value
 _FACTORS: Final = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)", re.IGNORECASE | re.ASCII)
+_UDP: Final = {"U": "lbtru", "M": "lbtrm"}
+"""Letters of transports, in rates and sizes."""
 _DATAGRAM_MIN: Final = 500
 _DATAGRAM_MAX: Final = 65535
 
@@ -145,44 +147,42 @@ def percent(text: str) -> float:
 def rates(text: str) -> tuple[Setting, ...]:
     """`[UM]DATA/RETR` as settings: the transport, its limit for data and, if given, for retransmissions, bits/s.
 
-    Without a letter LBT-RM is meant. Raises: ArgumentTypeError. Guess: suffixes are powers of 1000, as rates are.
+    U is LBT-RU; without a letter LBT-RM is meant. Raises: ArgumentTypeError. Guess: suffixes are powers of 1000, as
+    rates are.
     """
     letter, rest = _letter(text)
     data_text, slash, retransmit_text = rest.partition("/")
     data, retransmit = _scaled(data_text), _scaled(retransmit_text)
     if data is None or (slash and retransmit is None):
-        raise _wrong(text, "a rate such as 10m/5m or M500k")
-    if letter == "U":
-        raise argparse.ArgumentTypeError("LBT-RU is not supported yet; use M for LBT-RM")
-    settings: list[Setting] = [("source", "transport", "lbtrm"), ("context", "transport_lbtrm_data_rate_limit", data)]
+        raise _wrong(text, "a rate such as 10m/5m or U500k")
+    transport = _UDP[letter or "M"]
+    settings: list[Setting] = [
+        ("source", "transport", transport),
+        ("context", f"transport_{transport}_data_rate_limit", data),
+    ]
     if retransmit is not None:
-        settings.append(("context", "transport_lbtrm_retransmit_rate_limit", retransmit))
+        settings.append(("context", f"transport_{transport}_retransmit_rate_limit", retransmit))
     return tuple(settings)
 
 
 def source_datagram_max(text: str) -> tuple[Setting, ...]:
     """`[UM]NUM` of a sender as settings; without a letter TCP is meant."""
-    letter, size = _datagram_max(text)
-    option = "transport_lbtrm_source_datagram_max_size" if letter == "M" else "transport_tcp_datagram_max_size"
-    return (("context", option, size),)
+    return _datagram_max(text, "source")
 
 
 def receiver_datagram_max(text: str) -> tuple[Setting, ...]:
     """`[UM]NUM` of a receiver as settings. A TCP receiver has no limit of its own."""
-    letter, size = _datagram_max(text)
-    option = "transport_lbtrm_receiver_datagram_max_size" if letter == "M" else "transport_tcp_datagram_max_size"
-    return (("context", option, size),)
+    return _datagram_max(text, "receiver")
 
 
-def _datagram_max(text: str) -> tuple[str, int]:
+def _datagram_max(text: str, side: str) -> tuple[Setting, ...]:
     letter, rest = _letter(text)
-    if letter == "U":
-        raise argparse.ArgumentTypeError("LBT-RU is not supported yet; use M for LBT-RM or no letter for TCP")
     if not rest.isascii() or not rest.isdigit() or not _DATAGRAM_MIN <= int(rest) <= _DATAGRAM_MAX:
         raise _wrong(text, f"a size such as M1472; sizes are {_DATAGRAM_MIN} to {_DATAGRAM_MAX} bytes")
-    return letter, int(rest)
+    kind = f"{_UDP[letter]}_{side}" if letter else "tcp"
+    return (("context", f"transport_{kind}_datagram_max_size", int(rest)),)
 
 
 def _letter(text: str) -> tuple[str, str]:
     first = text[:1].upper()
-    return (first, text[1:]) if first in ("U", "M") else ("", text)
+    return (first, text[1:]) if first in _UDP else ("", text)

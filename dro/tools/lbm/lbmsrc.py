@@ -98,9 +98,9 @@ def arguments() -> argparse.ArgumentParser:
     add("-n", "--non-block", dest="non_blocking", action="store_true", help="non-blocking sends, with wake-ups")
     add("-P", "--pause", type=milliseconds, default=0.0, metavar="MSEC", help="send one message every MSEC")
     add("-R", "--rate", type=rates, default=(), metavar="[M]DATA[/RETR]",
-        help="use LBT-RM with these limits in bits per second, such as M10m/5m")  # fmt: skip
-    add("-G", "--source-datagram-max", dest="datagram_max", type=source_datagram_max, default=(), metavar="[M]NUM",
-        help="largest datagram, of LBT-RM with M, else of TCP")  # fmt: skip
+        help="use LBT-RM, or LBT-RU with U, with these limits in bits per second, such as M10m/5m")  # fmt: skip
+    add("-G", "--source-datagram-max", dest="datagram_max", type=source_datagram_max, default=(), metavar="[UM]NUM",
+        help="largest datagram, of LBT-RU with U, of LBT-RM with M, else of TCP")  # fmt: skip
     add("-s", "--statistics", dest="stats", type=seconds, default=0.0, metavar="SEC",
         help="print statistics of the session every SEC")  # fmt: skip
     add("-V", "--verifiable", action="store_true", help="payloads that a receiver can verify")

@@ -102,7 +102,7 @@ def arguments(prog: str, description: str, name: str) -> argparse.ArgumentParser
     add("-V", "--verify", action="store_true",
         help="verify payloads of lbmsrc -V; a wrong one or any loss makes the exit status 1")  # fmt: skip
     add("-G", "--receiver-datagram-max", dest="datagram_max", type=receiver_datagram_max, default=(),
-        metavar="[M]NUM", help="largest datagram, of LBT-RM with M, else of TCP")  # fmt: skip
+        metavar="[UM]NUM", help="largest datagram, of LBT-RU with U, of LBT-RM with M, else of TCP")  # fmt: skip
     add("--max-sources", type=positive, metavar="NUM", help="print statistics of NUM sessions at most")
     add("--payload-sha256", action="store_true", help="print a digest of all payloads before the last line")
     add("--payload-file", metavar="FILE", help="write each payload there, behind its length in 4 bytes")

@@ -109,6 +109,7 @@ def _session(counts: CaptureCounts, session: SeenSession) -> dict[str, Json]:
         return out | {"messages": session.data, "missing_bytes": session.missing_bytes}
     if session.client is not None:
         out["client"] = f"{ip4(session.client[0])}:{session.client[1]}"
+        out |= {f"{kind.replace(' ', '_')}s": session.types[kind] for kind in ("connect request", "ACK", "reset")}
     return out | {
         "data": session.data,
         "retransmissions": session.retransmissions,

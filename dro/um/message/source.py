@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from dro.clock import NS_PER_S
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import AdvertisingOptions, LbtrmReceiverOptions, TsniSourceOptions
+from dro.config.um.sets import AdvertisingOptions, TsniSourceOptions, repair_ns, source_transport
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fragments, message_limit
@@ -68,7 +68,7 @@ class MessageSource:
         self._tsni = TsniSchedule(tsni.interval_ns, tsni.active_threshold_ns)
         self._timer: Timer | None = None
         self._send_final = AdvertisingOptions.of(options).send_final
-        self._linger_ns = LbtrmReceiverOptions.of(options).generation_ns
+        self._linger_ns = repair_ns(options, source_transport(options))
         self._wants_wakeup = False
 
     @property

@@ -23,11 +23,10 @@ from typing import Final
 from dro.bus.ring_size import RING_START_BYTES, ring_bytes
 from dro.command_line import CONFLICT_REMEDY, conflicting_distribution
 from dro.config.dro_xml.model import DroConfig, PeerConfig
-from dro.config.lint.finding import EndpointView, View, rate, seconds
+from dro.config.lint.finding import CTX, EndpointView, View, rate, seconds
+from dro.config.lint.transport import UDP
 from dro.config.um.interfaces import ANY, Interface, Lookup, multicast_interface
 from dro.config.um.sets import (
-    LbtrmReceiverOptions,
-    LbtrmSourceOptions,
     ResolverOptions,
     UnicastResolverOptions,
     unicast_places,
@@ -145,28 +144,33 @@ def buffers(p: EndpointView, *, may_force: bool) -> Checks:
     um = p.receiving.um
     multicast = ResolverOptions.of(um).receive_buffer_bytes if uses_multicast(um) else 0
     unicast = UnicastResolverOptions.of(um).receive_buffer_bytes if unicast_places(um) else 0
-    receiver, source = LbtrmReceiverOptions.of(um), LbtrmSourceOptions.of(p.sending.um)
-    asked = (
-        ("resolver_multicast_receiver_socket_buffer", socket.SO_RCVBUF, multicast),
-        ("resolver_unicast_receiver_socket_buffer", socket.SO_RCVBUF, unicast),
-        ("transport_lbtrm_receiver_socket_buffer", socket.SO_RCVBUF, receiver.receive_buffer_bytes),
-        ("transport_lbtrm_source_socket_buffer", socket.SO_SNDBUF, source.send_buffer_bytes),
-    )
-    yield from _granted(p.config.name, asked, source.data_rate_bps, may_force)
+    asked = [
+        ("resolver_multicast_receiver_socket_buffer", socket.SO_RCVBUF, multicast, 0),
+        ("resolver_unicast_receiver_socket_buffer", socket.SO_RCVBUF, unicast, 0),
+    ]
+    for transport in UDP:
+        name = f"transport_{transport}_{{}}_socket_buffer"
+        bps = p.sending.number(CTX, f"transport_{transport}_data_rate_limit")
+        for options, side, kind in (
+            (p.receiving, "receiver", socket.SO_RCVBUF),
+            (p.sending, "source", socket.SO_SNDBUF),
+        ):
+            asked.append((name.format(side), kind, options.number(CTX, name.format(side)), bps))
+    yield from _granted(p.config.name, asked, may_force)
 
 
 def peer_buffers(peer: PeerConfig, *, may_force: bool) -> Checks:
     if peer.udp is not None:
         asked = (
-            ("<udp> receive-buffer", socket.SO_RCVBUF, peer.udp.receive_buffer_bytes),
-            ("<udp> send-buffer", socket.SO_SNDBUF, peer.udp.send_buffer_bytes),
+            ("<udp> receive-buffer", socket.SO_RCVBUF, peer.udp.receive_buffer_bytes, peer.udp.data_rate_bps),
+            ("<udp> send-buffer", socket.SO_SNDBUF, peer.udp.send_buffer_bytes, 0),
         )
-        yield from _granted(peer.name, asked, peer.udp.data_rate_bps, may_force)
+        yield from _granted(peer.name, asked, may_force)
 
 
-def _granted(portal: str, asked: Sequence[tuple[str, int, int]], bps: int, may_force: bool) -> Checks:
+def _granted(portal: str, asked: Sequence[tuple[str, int, int, int]], may_force: bool) -> Checks:
     granted = []
-    for option, kind, size in asked:
+    for option, kind, size, bps in asked:
         if not size:
             continue
         have = grant(kind, size, may_force=may_force)

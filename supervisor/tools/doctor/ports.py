@@ -21,6 +21,8 @@ from supervisor.tools.doctor.check import Check, fail, ok, warn
 
 Checks = Iterator[Check]
 MAX_PORTS_TRIED: Final = 2000
+_FIXED: Final = {"tcp": "tcp", "lbtru": "udp"}
+"""Transports whose sources may have a port of their own, and what it is a port of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,12 @@ def ports(view: View, ours: Collection[int]) -> Checks:
         for local in dict.fromkeys(unicast_places(endpoint.receiving.um)):
             if not local.option.endswith("high"):
                 yield _range(endpoint.config.name, local.option, "udp", local.interface, local.ports, 1, 1, "", ours)
-        fixed = endpoint.sending.number("source", "transport_tcp_port")
-        if fixed and endpoint.sending.um.get_str("source", "transport") == "tcp":
-            interface = endpoint.sending.um.get_interface("source", "transport_tcp_interface")
-            option, one = "source transport_tcp_port", range(fixed, fixed + 1)
-            yield _range(endpoint.config.name, option, "tcp", interface, one, 1, 1, "", ours)
+        transport = endpoint.sending.um.get_str("source", "transport")
+        name = f"transport_{transport}_port"
+        if transport in _FIXED and (fixed := endpoint.sending.number("source", name)):
+            interface = endpoint.sending.um.get_interface("source", f"transport_{transport}_interface")
+            kind, one = _FIXED[transport], range(fixed, fixed + 1)
+            yield _range(endpoint.config.name, f"source {name}", kind, interface, one, 1, 1, "", ours)
     for peer in view.peers:
         tcp, udp, at = peer.config.tcp, peer.config.udp, str(peer.place)
         if tcp.listen_port:

@@ -1,7 +1,8 @@
 """A simulated TRD: a wire that carries topic resolution and data from each of its members to all others.
 
 What is found, joined and left is decided by the engine of each member, as in a process. A source has a session of its
-own here: a connection for each receiver (TCP), which ends with its owner, or a group (LBT-RM), which falls silent then.
+own here: a connection for each receiver (TCP), which ends with its owner, or one that falls silent then (LBT-RM,
+LBT-RU, and LBT-IPC, for which all members are on one host).
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from typing import Final, Protocol
 
 from dro.clock import ms
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import LbtrmReceiverOptions, LbtrmSourceOptions, source_transport
+from dro.config.um.sets import source_transport
 from dro.errors import DecodeError
 from dro.proto.repair.session_messages import SmSchedule
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.source_string import LbtrmAddress, TcpAddress, TransportAddress
+from dro.wire.source_string import IpcAddress, LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress
 from supervisor.tools.simulate.clock import SimClock
 from supervisor.tools.simulate.messages import Sent
 
 DELAY_NS: Final = ms(1) // 2
 _GROUP: Final = 0xEFFF0001
 _PORT: Final = 14371
+_ID: Final = 20001
+_KIND_OF: Final[dict[type, str]] = {LbtrmAddress: "lbtrm", LbtruAddress: "lbtru", IpcAddress: "lbtipc"}
+_INTERVALS: Final = ("minimum_interval", "maximum_interval")
+_IPC_INTERVAL: Final = "transport_lbtipc_sm_interval"
 
 
 class Member(Protocol):
@@ -56,10 +61,13 @@ class SimSession:
         self._trd = trd
         self.owner = owner
         self.address = address
-        self.is_in_order = isinstance(address, TcpAddress)
-        self.shows_life = not self.is_in_order
-        o = LbtrmSourceOptions.of(options)
-        self._sms = SmSchedule(o.sm_min_ns, o.sm_max_ns)
+        self.is_in_order = isinstance(address, TcpAddress | IpcAddress)
+        self.shows_life = not isinstance(address, TcpAddress)
+        self.kind = _KIND_OF.get(type(address), "lbtrm")
+        names = (
+            (_IPC_INTERVAL,) * 2 if self.kind == "lbtipc" else (f"transport_{self.kind}_sm_{end}" for end in _INTERVALS)
+        )
+        self._sms = SmSchedule(*(options.get_ns("source", name) for name in names))
         if sm_before_data:
             self._sms.restart(trd.clock.now_ns)
         self._heard_ns = trd.clock.now_ns
@@ -177,34 +185,42 @@ class Trd:
     def open_session(self, owner: Member, options: UmOptions, *, sm_before_data: bool) -> SimSession:
         """Open the session of a source with these options."""
         self._numbers += 1
-        address: TransportAddress = TcpAddress(owner.ip, _PORT, self._numbers)
-        if source_transport(options) == "lbtrm":
-            address = LbtrmAddress(owner.ip, _GROUP, self._numbers, _PORT, _PORT)
+        address: TransportAddress
+        match source_transport(options):
+            case "lbtrm":
+                address = LbtrmAddress(owner.ip, _GROUP, self._numbers, _PORT, _PORT)
+            case "lbtru":
+                address = LbtruAddress(owner.ip, _PORT, self._numbers)
+            case "lbtipc":
+                address = IpcAddress(0, self._numbers, _ID)
+            case _:
+                address = TcpAddress(owner.ip, _PORT, self._numbers)
         session = self._sessions[address] = SimSession(self, owner, address, options, sm_before_data=sm_before_data)
         return session
 
     def join(self, member: Member, address: TransportAddress) -> SimSession:
-        """Join a session; where its owner has closed it, a group that is silent, or a connection that is refused."""
+        """Join a session; where its owner has closed it, one that is silent, or a connection that is refused."""
         session = self._sessions.get(address)
         if session is None:
             session = SimSession(self, member, address, member.options, sm_before_data=False)
             session.is_open = False
         session.joined[member] = self.clock.now_ns
-        if not session.is_in_order:
+        if session.shows_life:
             self._look_at(session, member, self.clock.now_ns)
         elif not session.is_open:
             self._end_soon(session)
         return session
 
     def _look_at(self, session: SimSession, member: Member, since_ns: int) -> None:
-        """End a group for a member that has heard nothing of it for the activity timeout, or look later.
+        """End a session for a member that has heard nothing of it for the activity timeout, or look later.
 
         `since_ns`: when it joined; one that has left and joined again since is looked at for that.
         """
         if session.joined.get(member) != since_ns or member not in self.members:
             return
         heard_ns = max(session.active_ns, since_ns) + DELAY_NS
-        left_ns = heard_ns + LbtrmReceiverOptions.of(member.options).activity_timeout_ns - self.clock.now_ns
+        timeout_ns = member.options.get_ns("receiver", f"transport_{session.kind}_activity_timeout")
+        left_ns = heard_ns + timeout_ns - self.clock.now_ns
         if left_ns > 0:
             self.clock.after(left_ns, partial(self._look_at, session, member, since_ns))
         else:
@@ -212,10 +228,10 @@ class Trd:
             member.on_session_ended(session)
 
     def close_session(self, session: SimSession) -> None:
-        """End it: connections end at once, a group falls silent."""
+        """End it: connections of TCP end at once, others fall silent."""
         session.close()
         del self._sessions[session.address]
-        if session.is_in_order:
+        if not session.shows_life:
             self._end_soon(session)
 
     def _end_soon(self, session: SimSession) -> None:

@@ -46,10 +46,10 @@ def test_intervals_of_a_portal_want_daemon_statistics() -> None:
     assert limits("<daemon-monitor/>", group) == []
 
 
-@pytest.mark.parametrize("options", ["source|transport=lbtru", "source|transport=lbtsmx"])
+@pytest.mark.parametrize("options", ["source|transport=broker", "source|transport=lbtsmx"])
 def test_statistics_leave_by_transports_that_there_are(options: str) -> None:
     [(text, is_error)] = limits(f"<monitor interval='5'><transport-module options='{options}'/></monitor>")
-    assert text.startswith("u.xml:2: source transport: lbt")
+    assert text.startswith("u.xml:2: source transport: ")
     assert is_error
 
 
@@ -135,14 +135,14 @@ def test_um_options_outside_this_product_are_information(tmp_path: Path) -> None
 
 def test_an_option_that_must_stop_a_dro_is_refused_at_its_line(tmp_path: Path) -> None:
     um_file = tmp_path / "um.cfg"
-    um_file.write_text("# portal A\nsource transport lbtru\n")
+    um_file.write_text("# portal A\nsource transport broker\n")
     [(limit, is_error)] = limits("", f"<lbm-config>{um_file}</lbm-config>")
     assert limit.startswith(f"{um_file}:2: source transport: ")
     assert is_error
 
 
 def test_what_is_refused_is_told_beside_what_is_wrong() -> None:
-    transport = '<lbm-attributes><option scope="source" name="transport" value="lbtru"/></lbm-attributes>'
+    transport = '<lbm-attributes><option scope="source" name="transport" value="broker"/></lbm-attributes>'
     wrong = "<web-monitor>127.0.0.1:99999</web-monitor>"
     with pytest.raises(ConfigErrors) as told:
         found(wrong, transport)

@@ -69,6 +69,8 @@ def ace(match: str, conditions: str) -> str:
 
 
 LBTRM = "source transport lbtrm"
+LBTRU = "source transport lbtru"
+LBTIPC = "source transport lbtipc"
 RES = "topic-resolution"
 ANY_TOPIC = "<pcre-pattern>.*</pcre-pattern>"
 
@@ -101,6 +103,11 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
      "4 TCP ports are bound by portal A, B, 3 are there"),
     ("port-room", pair(["context transport_tcp_maximum_ports 30"]), "30 TCP ports may be wanted by portal A, 20"),
     ("port-room", pair([LBTRM, "context transport_lbtrm_source_port_high 14391"]), "5 UDP ports may be wanted"),
+    ("port-room", pair([LBTRU, "context transport_lbtru_port_high 14382"]), "5 UDP ports may be wanted by portal A, 3"),
+    ("port-room", pair([LBTRU, "receiver transport_lbtru_port_high 14380"]), None),
+    ("port-room", pair([LBTRU, "receiver transport_lbtru_port_low 14380", "receiver transport_lbtru_port_high 14384",
+                        "context transport_lbtru_port_high 14384"]), "6 UDP ports may be wanted by portal A, 5"),
+    ("port-room", pair(["context transport_lbtru_port_high 14382"]), None),  # nothing is sent by it
     ("port-room", pair(["context request_tcp_port_high 14392"]), None),
     ("port-room", pair(["context request_tcp_bind_request_port 0", "context request_tcp_port_high 14391"]), None),
     ("ephemeral-ports", pair(["context request_tcp_port_low 40000", "context request_tcp_port_high 40010"]),
@@ -110,6 +117,10 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("fragment-size", pair([LBTRM], other_um=["context transport_tcp_datagram_max_size 8192"]), None),
     ("fragment-size", pair(["context transport_tcp_datagram_max_size 8192"]), "8192 bytes at portal A (tcp), 65535 at"),
     ("fragment-size", pair([LBTRM, "context transport_tcp_datagram_max_size 16384"], other_um=[LBTRM]), "hint"),
+    ("fragment-size", pair([LBTRU]), "8192 bytes at portal A (lbtru), 65535 at portal B (tcp)"),
+    ("fragment-size", pair([LBTIPC]), None),
+    ("fragment-size", pair([LBTIPC, "context transport_lbtipc_datagram_max_size 8192"]), "8192 bytes at portal A"),
+    ("fragment-size", pair([LBTRU, "context transport_lbtru_datagram_max_size 65535"], other_um=[LBTIPC]), None),
     ("fragment-size", pair(), None),
     ("resolver-size", pair(["context resolver_datagram_max_size 1400"]), "1400 at A, 8192 at B"),
     ("own-size", pair(["context transport_lbtrm_receiver_datagram_max_size 1400"]), "1400 bytes, sources send 8192"),
@@ -134,6 +145,18 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("retransmit-rate", pair(["context transport_lbtrm_retransmit_rate_limit 0"]), "no limit for repairs"),
     ("retransmit-rate", pair(["context transport_lbtrm_retransmit_rate_limit 100000"]), "1.0 % of the 10 Mbit/s"),
     ("retransmit-rate", pair(["context transport_lbtrm_data_rate_limit 20000000"]), None),
+    ("retransmit-rate", pair(["context transport_lbtru_retransmit_rate_limit 10000000"]), "can take the whole rate"),
+    ("nak-ignore", pair(["source transport_lbtru_ignore_interval 10000"]), "lbtru_ignore_interval: 10 s"),
+    ("nak-times", pair(["receiver transport_lbtru_nak_generation_interval 300"]), "lbtru_nak_backoff"),
+    ("window-time", pair(["context transport_lbtru_data_rate_limit 1000000000"]), "201 ms at 1 Gbit/s"),
+    ("rate-quota", pair(["context transport_lbtru_rate_interval 5"]), "6250 bytes for each interval of 5 ms"),
+    ("own-size", pair(["context transport_lbtru_receiver_datagram_max_size 1400"]), "1400 bytes, sources send 8192"),
+    ("buffers", pair(["context transport_lbtru_receiver_socket_buffer 20000"]), "20000 bytes are 16.0 ms at 10 Mbit/s"),
+    ("loss-check", pair(["receiver delivery_control_loss_check_interval 51000"]), "lbtru_activity_timeout above"),
+    ("tsni", pair([LBTRU, "source transport_topic_sequence_number_info_active_threshold 29"]), "set it to 30"),
+    ("tsni", pair(["receiver transport_lbtru_nak_generation_interval 50000"]), "set it to 70"),
+    ("tsni", pair([LBTRU, "receiver transport_lbtrm_nak_generation_interval 2000",
+                   "source transport_topic_sequence_number_info_active_threshold 22"]), None),
     ("retransmit-rate", peer('<peer-rate-limit retransmit="10000000"/>'), "<peer-rate-limit> retransmit"),
     ("rate-quota", pair(["context transport_lbtrm_rate_interval 5"]), "6250 bytes for each interval of 5 ms"),
     ("rate-quota", pair(["context transport_lbtrm_rate_interval 20"]), None),
@@ -142,10 +165,20 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("session-life", pair(["receiver transport_lbtrm_nak_generation_interval 90000"]), "that are never reported"),
     ("session-life", pair(["receiver transport_lbtrm_preactivity_timeout 5000"]), "a chance to be heard"),
     ("session-life", pair(["receiver transport_lbtrm_activity_timeout 30000"]), None),
+    ("session-life", pair(["receiver transport_lbtru_activity_timeout 20000"]), "3 session message intervals of 10 s"),
+    ("session-life", pair(["receiver transport_lbtru_acknowledgement_interval 5000"]), "3 acknowledgement intervals"),
+    ("session-life", pair(["source transport_lbtru_client_activity_timeout 1400"]), "set it to 1500, or receiver"),
+    ("session-life", pair(["source transport_lbtru_client_activity_timeout 1500"]), None),
+    ("session-life", pair(["receiver transport_lbtipc_activity_timeout 19999"]), "below two session message intervals"),
+    ("session-life", pair(["source transport_lbtipc_sm_interval 40000"]), "sm_interval to 30000"),
+    ("session-life", pair(["receiver transport_lbtipc_activity_timeout 20000"]), None),
     ("session-life", peer('<session-message activity-timeout="20000"/>'), "<session-message> activity-timeout"),
     ("unreliable", pair(["receiver transport_lbtrm_send_naks 0"]), "NAKs are switched off"),
     ("unreliable", pair([LBTRM, "context transport_lbtrm_data_rate_limit 0"]), "no rate limit"),
     ("unreliable", pair(["context transport_lbtrm_data_rate_limit 0"]), None),
+    ("unreliable", pair(["receiver transport_lbtru_send_naks 0"]), "every lost datagram of LBT-RU stays lost"),
+    ("unreliable", pair([LBTRU, "context transport_lbtru_data_rate_limit 0"]), "no rate limit for data of LBT-RU"),
+    ("unreliable", pair([LBTRU, "context transport_lbtrm_data_rate_limit 0"]), None),
     ("loss-check", pair(["receiver delivery_control_loss_check_interval 50000"]), "before its losses are noticed"),
     ("loss-check", pair(["receiver delivery_control_loss_check_interval 3000"]), "losses are reported late"),
     ("loss-check", pair(["receiver delivery_control_loss_check_interval 2500"]), None),
@@ -210,6 +243,11 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("shared-memory", pair(xml="<max-queue>4000000000</max-queue>"), "this machine has 8192 MiB in /dev/shm"),
     ("shared-memory", peer(xml="<max-queue>4000000000</max-queue>"), "this machine has 8192 MiB in /dev/shm"),
     ("shared-memory", pair(xml="<max-queue>1000000000</max-queue>"), None),
+    ("shared-memory", pair([LBTIPC, "source transport_lbtipc_transmission_window_size 2000000000"]),
+     "9537 MiB for sessions of LBT-IPC"),
+    ("shared-memory", pair([LBTIPC, "source transport_lbtipc_transmission_window_size 2000000000",
+                            "source transport_lbtipc_id 20001"]), None),
+    ("shared-memory", pair(["source transport_lbtipc_transmission_window_size 2000000000"]), None),
     ("acl", acl(ace("reject", ANY_TOPIC), ace("accept", "<topic>a</topic>")), "the entry in line 6 rejects all that"),
     ("acl", acl(ace("accept", "<pcre-pattern>^a</pcre-pattern>"), ace("reject", "<topic>abc</topic>")), "never"),
     ("acl", acl(ace("accept", ANY_TOPIC), ace("accept", "<topic>a</topic>")), "the entry changes nothing"),
@@ -265,7 +303,7 @@ def test_every_rule_is_shown_here_to_find_something_and_to_hold_its_tongue() -> 
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "lbtrm"])
+@pytest.mark.parametrize("transport", ["tcp", "lbtrm", "lbtru", "lbtipc"])
 def test_the_defaults_of_the_guide_are_found_no_fault_with(transport: str) -> None:
     um = [f"source transport {transport}"]
     portals = endpoint("A", 1, um), endpoint("B", 2, um, interface=TWO["B"])

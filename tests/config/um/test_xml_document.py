@@ -272,7 +272,7 @@ BORDER = f"""<um-configuration version="1.0"><templates>
 <context>{options("context", option("request_tcp_port_low", "15520"))}</context>
 </contexts></application></applications></um-configuration>"""
 ATTRIBUTES = """<lbm-attributes><option scope="context" name="request_tcp_port_low" value="15500"/>
-<option scope="source" name="transport" value="lbtru"/><option scope="receiver" name="use_late_join" value="0"/>
+<option scope="source" name="transport" value="broker"/><option scope="receiver" name="use_late_join" value="0"/>
 </lbm-attributes>"""
 
 
@@ -305,7 +305,7 @@ def test_the_three_sources_of_options_of_a_dro(border: DroConfig) -> None:
     assert low_port_ttl(east.sending.context()) == (15510, 15480, 1)
     assert low_port_ttl(east.receiving.context()) == (15500, 15480, 1)
     assert east.sending.source("bulk").get_str("source", "transport") == "tcp"
-    assert east.sending.source("other").get_str("source", "transport") == "lbtru"
+    assert east.sending.source("other").get_str("source", "transport") == "broker"
     assert not east.receiving.receiver("any").get_bool("receiver", "use_late_join")
     assert low_port_ttl(west.sending.context()) == low_port_ttl(west.receiving.context()) == (15520, 15580, 1)
     assert west.sending.source("bulk").get_str("source", "transport") == "lbtrm"
@@ -324,7 +324,7 @@ def test_origins_name_the_file_and_line_of_each_layer(border: DroConfig) -> None
 
 def test_names_of_contexts_and_options_by_topic_have_an_effect(border: DroConfig) -> None:
     (limit,) = unsupported(border)
-    assert "source transport: lbtru is not supported yet; use tcp or lbtrm" in str(limit)
+    assert "source transport: broker is not supported yet; use tcp" in str(limit)
 
 
 def portal(tmp_path: Path, xml: str, inner: str, warnings: list[str], **environ: str) -> EndpointConfig:

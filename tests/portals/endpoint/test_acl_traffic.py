@@ -195,13 +195,13 @@ def test_a_topic_with_a_dot_is_no_pattern(
 
 
 SESSION_CONDITIONS = {
-    "transport": "lbt-ipc", "source-ip": "192.0.2.1", "multicast-group": "239.255.255.1", "udp-source-port": "1",
+    "transport": "lbt-ru", "source-ip": "192.0.2.1", "multicast-group": "239.255.255.1", "udp-source-port": "1",
     "udp-destination-port": "1", "tcp-source-port": "1", "xport-id": "1",
 }  # fmt: skip
 """What no session of these tests has."""
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "tcp", "lbtipc"])
 def test_conditions_on_the_session_have_no_effect_outbound(tmp_path: Path, stepper: Stepper, transport: str) -> None:
     """An entry is left with its topic; one that has no topic decides nothing."""
     conditions = {k: f'<{k} comparison="eq" value="{value}"/>' for k, value in SESSION_CONDITIONS.items()}

@@ -142,8 +142,9 @@ def test_it_ends_once_the_end_of_its_proxy_sources_is_told(tmp_path: Path, stepp
         assert one.dro.tr_sent[1] == [], "both contexts are closed"
 
 
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru"])
 def test_repairs_of_a_deleted_proxy_source_go_on_unless_the_portal_ends(
-    tmp_path: Path, stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stepper: Stepper, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     """For as long as receivers ask: the NAK generation interval of the receiving context."""
     closed: list[tuple[bool, int]] = []
@@ -154,7 +155,7 @@ def test_repairs_of_a_deleted_proxy_source_go_on_unless_the_portal_ends(
         close(source, final=final, linger_ns=linger_ns)
 
     monkeypatch.setattr(FragmentSource, "close", note)
-    interval = "receiver transport_lbtrm_nak_generation_interval 7000\n"
+    interval = f"source transport {transport}\nreceiver transport_{transport}_nak_generation_interval 7000\n"
     with one_endpoint(tmp_path, stepper, "<source-deletion-delay>0</source-deletion-delay>", um=interval) as one:
         wanted(one, b"AAA")
         one.hear(offer())

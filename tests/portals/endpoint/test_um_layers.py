@@ -257,11 +257,11 @@ def test_a_transport_that_no_proxy_source_can_use_is_refused_also_for_one_topic(
     daemon = um_file(
         tmp_path,
         """<context name="out"><sources><topic topicname="bulk">
-        <options type="source"><option name="transport" default-value="lbtru"/></options></topic>
+        <options type="source"><option name="transport" default-value="broker"/></options></topic>
         </sources></context>""",
     )
     names = {1: "<source-context-name>out</source-context-name>"}
     with one_process(tmp_path, stepper, 2, daemon=daemon, portal_xml=names) as dro:
         (error,) = [limit for limit in unsupported(dro.config) if isinstance(limit, ConfigError)]
         assert str(error).startswith(f"{tmp_path}/um.xml:")
-        assert ": source transport: lbtru is not supported yet" in str(error)
+        assert ": source transport: broker is not supported yet" in str(error)

@@ -32,13 +32,16 @@ source implicit_batching_minimum_length 1
 context transport_tcp_datagram_max_size 8192
 context transport_lbtrm_data_rate_limit 400000000
 context transport_lbtrm_retransmit_rate_limit 100000000
+context transport_lbtru_data_rate_limit 400000000
+context transport_lbtru_retransmit_rate_limit 100000000
+context transport_lbtipc_datagram_max_size 8192
 """
 
 DRO_FILE: Final = """<?xml version="1.0"?>
 <tnw-gateway version="1.0">
   <daemon>
     <name>{name}</name>
-    <log type="console"/>
+    <log type="console"/>{daemon}
     <route-info check-interval="50"/>
     <route-recalculation backoff-interval="100"/>
   </daemon>
@@ -105,15 +108,23 @@ def write_um(folder: Path, trd: int, transport: str, more: str = "") -> Path:
 
 
 def write_dro(
-    folder: Path, configs: Mapping[int, Path], more: Mapping[int, str] | None = None, name: str = "G1"
+    folder: Path,
+    configs: Mapping[int, Path],
+    more: Mapping[int, str] | None = None,
+    name: str = "G1",
+    *,
+    daemon: str = "",
 ) -> Path:
-    """`more`: further elements of the endpoint of a TRD. `name`: of the DRO, and of its file unless it is G1."""
+    """`more`, `daemon`: further elements of the endpoint of a TRD, and of the daemon.
+
+    `name`: of the DRO, and of its file unless it is G1.
+    """
     endpoints = [
         ENDPOINT.format(name=name, trd=trd, config=config, more=(more or {}).get(trd, ""))
         for trd, config in configs.items()
     ]
     path = folder / ("dro.xml" if name == "G1" else f"{name}.xml")
-    path.write_text(DRO_FILE.format(name=name, endpoints="\n".join(endpoints)))
+    path.write_text(DRO_FILE.format(name=name, daemon=daemon, endpoints="\n".join(endpoints)))
     return path
 
 
@@ -133,14 +144,16 @@ def running_dro(
     *,
     um: Mapping[int, str] | None = None,
     more: Mapping[int, str] | None = None,
+    daemon: str = "",
 ) -> Iterator[Dro]:
     """A DRO between the TRDs of `transports` (domain id -> transport of sources there), stopped orderly at the end.
 
-    TRDs must be numbered 1, 2, ...; `um` adds options to a TRD, `more` elements to its endpoint.
+    TRDs must be numbered 1, 2, ...; `um` adds options to a TRD, `more` elements to its endpoint,
+    `daemon` to the daemon.
     """
     configs = {trd: write_um(net.folder, trd, kind, (um or {}).get(trd, "")) for trd, kind in transports.items()}
     host = net.host("dro", {trd_name(trd): f"{address_in(trd, DRO_HOST)}/24" for trd in configs})
-    process = start_dro(host, write_dro(net.folder, configs, more), len(configs))
+    process = start_dro(host, write_dro(net.folder, configs, more, daemon=daemon), len(configs))
     with books_of(process.pid, len(configs)) as books:
         yield Dro(process, host, configs, books)
     status = process.stop(10)

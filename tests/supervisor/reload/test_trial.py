@@ -190,10 +190,10 @@ def test_a_log_that_cannot_be_had(files: Files) -> None:
 
 def test_what_this_release_cannot_do_is_refused(files: Files) -> None:
     situation = files.situation(files.load(A))
-    files.folder.joinpath("ru.cfg").write_text("source transport lbtru\n")
-    config = f"<lbm-config>{files.folder}/ru.cfg</lbm-config>"
+    files.folder.joinpath("broker.cfg").write_text("source transport broker\n")
+    config = f"<lbm-config>{files.folder}/broker.cfg</lbm-config>"
     told = refusal(situation, files.write(A, endpoint("B", 2, more=config)))
-    assert "lbtru is not supported yet" in told
+    assert "broker is not supported yet" in told
 
 
 def test_warnings_come_along(files: Files) -> None:

@@ -40,12 +40,12 @@ def quick(tmp_path: Path) -> Path:
     return path
 
 
-NOT_YET = "later.cfg:2: source transport: lbtru is not supported yet"
+NOT_YET = "later.cfg:2: source transport: broker is not supported yet"
 
 
 def refused(quick: Path) -> Path:
     """A file beside `quick` that asks for what this release has not."""
-    quick.with_name("later.cfg").write_text("context resolver_multicast_address 239.199.1.1\nsource transport lbtru\n")
+    quick.with_name("later.cfg").write_text("context resolver_multicast_address 239.199.1.1\nsource transport broker\n")
     path = quick.with_name("later.xml")
     path.write_text(QUICK.replace("a.cfg", "later.cfg"))
     return path
@@ -170,7 +170,7 @@ def test_what_lint_says_has_one_severity(quick: Path, capfd: pytest.CaptureFixtu
             "context resolver_unicast_daemon 127.0.0.1",
             "'127.0.0.1' is not an entry; write [interface[:port]->]address:port",
         ),
-        ("source transport lbtru", "lbtru is not supported yet"),
+        ("source transport broker", "broker is not supported yet"),
         ("context request_tcp_port_high 1", "no port lies in the range from 14391 to 1; "),
         ("context use_tls yes", "'yes' is not a whole number; "),
     ],

@@ -48,6 +48,9 @@ def test_what_is_no_duration_or_percentage(kind: Callable[[str], float], text: s
 
 
 LBTRM = ("source", "transport", "lbtrm")
+LBTRU = ("source", "transport", "lbtru")
+RU = "transport_lbtru"
+DATA_RU = f"{RU}_data_rate_limit"
 DATA = "transport_lbtrm_data_rate_limit"
 RETRANSMIT = "transport_lbtrm_retransmit_rate_limit"
 
@@ -55,6 +58,8 @@ RETRANSMIT = "transport_lbtrm_retransmit_rate_limit"
 @pytest.mark.parametrize(
     ("text", "settings"),
     [
+        ("U10m/5m", (LBTRU, ("context", DATA_RU, 10_000_000), ("context", f"{RU}_retransmit_rate_limit", 5_000_000))),
+        ("u1m", (LBTRU, ("context", DATA_RU, 1_000_000))),
         ("1m/500k", (LBTRM, ("context", DATA, 1_000_000), ("context", RETRANSMIT, 500_000))),
         ("M10m/5m", (LBTRM, ("context", DATA, 10_000_000), ("context", RETRANSMIT, 5_000_000))),
         ("m2.5g", (LBTRM, ("context", DATA, 2_500_000_000))),
@@ -64,25 +69,21 @@ RETRANSMIT = "transport_lbtrm_retransmit_rate_limit"
 def test_rates(text: str, settings: tuple[Setting, ...]) -> None:
     assert arguments.rates(text) == settings
     options = with_all(DEFAULTS, settings)
-    assert options.get_str("source", "transport") == "lbtrm"
+    assert options.get_str("source", "transport") == ("lbtru" if text[0] in "Uu" else "lbtrm")
 
 
-@pytest.mark.parametrize("text", ["", "M", "1m/", "/5", "1m/x", "X1m", "1m/2m/3m"])
+@pytest.mark.parametrize("text", ["", "M", "U", "1m/", "/5", "1m/x", "X1m", "1m/2m/3m"])
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a rate such as"):
         arguments.rates(text)
-
-
-@pytest.mark.parametrize("kind", [arguments.rates, arguments.source_datagram_max, arguments.receiver_datagram_max])
-def test_lbtru_is_refused_by_name(kind: Callable[[str], tuple[Setting, ...]]) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="LBT-RU is not supported yet; use M"):
-        kind("U1500")
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "option"),
     [
         (arguments.source_datagram_max, "M1472", "transport_lbtrm_source_datagram_max_size"),
+        (arguments.source_datagram_max, "U1400", f"{RU}_source_datagram_max_size"),
+        (arguments.receiver_datagram_max, "u65535", f"{RU}_receiver_datagram_max_size"),
         (arguments.source_datagram_max, "8192", "transport_tcp_datagram_max_size"),
         (arguments.receiver_datagram_max, "m9000", "transport_lbtrm_receiver_datagram_max_size"),
         (arguments.receiver_datagram_max, "65535", "transport_tcp_datagram_max_size"),
@@ -91,10 +92,10 @@ def test_lbtru_is_refused_by_name(kind: Callable[[str], tuple[Setting, ...]]) ->
 def test_datagram_sizes(kind: Callable[[str], tuple[Setting, ...]], text: str, option: str) -> None:
     settings = kind(text)
     assert [name for _, name, _ in settings] == [option]
-    assert with_all(DEFAULTS, settings).get_int("context", option) == int(text.lstrip("Mm"))
+    assert with_all(DEFAULTS, settings).get_int("context", option) == int(text.lstrip("UuMm"))
 
 
-@pytest.mark.parametrize("text", ["", "M", "499", "M65536", "1k", "-5", "M-5"])
+@pytest.mark.parametrize("text", ["", "M", "U", "U499", "499", "M65536", "1k", "-5", "M-5"])
 def test_what_is_no_datagram_size(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="sizes are 500 to 65535 bytes"):
         arguments.source_datagram_max(text)

@@ -16,7 +16,7 @@ from dro.tools.lbm import verify
 from tests.rigs.lbm_tools import Tool, ToolNet
 
 TOPIC = "tools.test"
-TRANSPORTS = pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
+TRANSPORTS = pytest.mark.parametrize("transport", ["lbtrm", "tcp", "lbtru", "lbtipc"])
 FINAL_ADS = "source resolver_send_final_advertisements 1"
 
 
@@ -27,10 +27,10 @@ def net(tmp_path: Path) -> Iterator[ToolNet]:
 
 
 def begin(source: Tool, *receivers: Tool) -> None:
-    """Let the source send once every receiver has found it and, over TCP, is connected."""
+    """Let the source send once every receiver has found it and, but for LBT-RM, is connected."""
     for receiver in receivers:
         receiver.wait_for("source found")
-    if "][TCP:" in source.wait_for("source created"):
+    if "][LBTRM:" not in source.wait_for("source created"):
         source.wait_for("Receiver connect")
     source.write_line()
 
@@ -119,7 +119,7 @@ def test_output_lines_keep_topic_source_sqn_length(net: ToolNet, transport: str)
     ]
     assert receiver.lines[0] == f"lbmrcv: receiving [{TOPIC}]"
     assert receiver.lines[-1] == "lbmrcv: received 3 messages, 36 bytes, lost 0, bursts 0, bad 0"
-    assert any(line.startswith("Receiver connect [127.0.0.1:") for line in source.lines) is (transport == "tcp")
+    assert any(line.startswith("Receiver connect [") for line in source.lines) is (transport != "lbtrm")
 
 
 @pytest.mark.parametrize(("transport", "extra"), [("tcp", ""), ("lbtrm", FINAL_ADS)])
@@ -269,7 +269,6 @@ def test_a_pause_spreads_the_messages(net: ToolNet) -> None:
         ("lbmsrc", ["-N", "5", "t"], "lbmsrc: -N (channels) is not supported yet; leave it out"),
         ("lbmsrc", ["-V", "-l", "15", "t"], "lbmsrc: -V needs room for a checksum; give -l 16 or more"),
         ("lbmsrc", ["-l", "9-5", "t"], "is not a length such as 25 or 1-2000"),
-        ("lbmsrc", ["-R", "U1m", "t"], "LBT-RU is not supported yet; use M for LBT-RM"),
         ("lbmrcv", ["-f", "t"], "lbmrcv: -f (hot failover) is not supported yet; leave it out"),
         ("lbmrcv", ["--monitor-rcv=5", "t"], "lbmrcv: --monitor-rcv (monitoring) is not supported yet; leave it out"),
         ("lbmwrcv", ["-N", "5", "t"], "lbmwrcv: -N (channels) is not supported yet; leave it out"),
@@ -306,7 +305,7 @@ def test_bad_lines_of_a_configuration_are_all_told(net: ToolNet) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("lbmsrc", "source transport lbtru"),
+        ("lbmsrc", "source transport lbtrdma"),
         ("lbmrcv", "context resolver_unicast_daemon 127.0.0.1"),
         ("lbmrcv", "context use_tls yes"),
         ("lbmsrc", "source use_tls 1"),

@@ -24,7 +24,7 @@ from dro.wire.lbmc.data_blocks import Frag, TopicName
 from dro.wire.lbmc.properties import Property, PropertyType
 from dro.wire.lbmc.properties import encode as encode_properties
 from dro.wire.lbmr import packet as lbmr
-from dro.wire.source_string import LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress
+from dro.wire.source_string import IpcAddress, LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress
 from tests.builders.large_capture import RULE, write_capture
 from tests.builders.lbmc_messages import data_message, properties_chain
 from tests.builders.pcapfile import ACK, FIN, MAC, SYN, enhanced, interface, ip, ipv4, pcap, section, tcp, udp, udp_body
@@ -322,6 +322,56 @@ def test_lbtru_and_tcp_sessions_are_followed(tool: Tool) -> None:
     assert summary["protocols"]["lbtru"]["nak_sqns"] == 2
     session = next(item for item in summary["sessions"] if item["proto"] == "lbtru")
     assert (session["client"], session["data"], session["naks"]) == (f"{RECEIVER}:41000", 1, 1)
+
+
+RU_VECTORS = {v["name"]: bytes.fromhex(v["hex"]) for v in VECTORS if v["proto"] == "lbtru"}
+RU_SID, RU_INDEX = 0x263170A3, 0x5BC84E82  # of the vectors
+
+
+def test_an_lbtru_session_is_followed_by_client_from_connect_request_to_reset(tool: Tool) -> None:
+    ports = 21000, 41000  # advertised, and an ephemeral one
+
+    def sent(*names: str) -> list[bytes]:
+        return [udp(SOURCE, ports[0], RECEIVER, ports[1], RU_VECTORS[name]) for name in names]
+
+    def answered(*names: str, port: int = ports[1]) -> list[bytes]:
+        return [udp(RECEIVER, port, SOURCE, ports[0], RU_VECTORS[name]) for name in names]
+
+    frames = [
+        tir(b"U", LbtruAddress(ip(SOURCE), ports[0], RU_SID), RU_INDEX),
+        *answered("ru_creq_syn_sid_cid", "ru_creq_syn_no_options"),
+        *sent("ru_sm_syn_sid_cid"),
+        *answered("ru_ack_sid_cid", "ru_ack_no_options"),
+        *sent("ru_data_sid", "ru_data_no_options", "ru_data_sid_ignore_flag_cid", "ru_data_batch"),  # sqns 0, 5, 6, 7
+        *answered("ru_nak_three", "ru_nak_one"),  # 8, 9, 4294967294; 8
+        *sent("ru_ncf_ignored", "ru_ncf_rx_delay", "ru_data_retransmission", "ru_sm_plain", "ru_rst_default"),
+        *answered("ru_creq_syn_sid_cid", port=41001),
+    ]
+    assert {item["proto"] for item in tool.packets(frames)[1:]} == {"lbtru"}
+    assert next(item["sqn"] for item in tool.packets(frames, "--follow-topic", "U")) == 0
+    summary = tool.summary(frames)
+    assert summary["malformed"] == 0
+    first, second = summary["sessions"]
+    assert first["source"] == second["source"] == f"LBT-RU:{SOURCE}:{ports[0]}:{RU_SID:08x}"
+    assert (first["is_advertised"], first["client"], second["client"]) == (
+        True,
+        f"{RECEIVER}:41000",
+        f"{RECEIVER}:41001",
+    )
+    counted = {
+        "connect_requests": 2, "ACKs": 2, "resets": 1, "session_messages": 2, "data": 4, "retransmissions": 1,
+        "retransmitted_sqns": 1, "naks": 2, "nak_entries": 4, "nak_sqns": 3, "ncfs": 2, "ncf_entries": 4,
+    }  # fmt: skip
+    assert {name: first[name] for name in counted} == counted
+    assert first["missing"] == first["last_sqn"] + 1 - 5  # of the five that were seen
+    assert (second["connect_requests"], second["data"]) == (1, 0)
+
+
+def test_an_advertisement_of_lbtipc_shows_host_session_and_transport_id(tool: Tool) -> None:
+    (found,) = tool.packets([tir(b"I", IpcAddress(0x0A0B0C0D, 0x1A2B3C4, 20003))])
+    shown = {name.rpartition("lbtipc.")[2]: value for name, value in found["fields"].items() if "lbtipc." in name}
+    assert shown == {"host_id": "0x0a0b0c0d", "session_id": "0x01a2b3c4", "xport_id": "0x4e23"}
+    assert tool.summary([tir(b"I", IpcAddress(1, 2, 3))])["topics"][0]["advertisements"] == 1
 
 
 def test_the_request_port_of_an_advertisement_is_recognised(tool: Tool) -> None:

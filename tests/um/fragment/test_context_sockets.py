@@ -174,8 +174,8 @@ def test_what_cannot_be_bound_names_the_option(stepper: Stepper) -> None:
         config = private_config("tcp", source__transport_tcp_port=port)
         with context(config, stepper) as (a, _), pytest.raises(ResourceError, match="transport_tcp_port"):
             a.open_source(b"t")
-    unsupported = private_config("lbtru")
-    with context(unsupported, stepper) as (a, _), pytest.raises(ResourceError, match="lbtru"):
+    unsupported = private_config("lbtrdma")
+    with context(unsupported, stepper) as (a, _), pytest.raises(ResourceError, match="lbtrdma"):
         a.open_source(b"t")
     without = private_config("tcp", context__request_tcp_bind_request_port=0)
     with context(without, stepper) as (a, _):

@@ -215,8 +215,8 @@ def test_a_source_that_leaves_twice_ends_nobody_elses_session(pools: Pools) -> N
 
 
 def test_what_is_not_supported_or_makes_no_sense_says_so(pools: Pools) -> None:
-    with pytest.raises(ResourceError, match="lbtru"):
-        pools.made.acquire(options("lbtru"))
+    with pytest.raises(ResourceError, match="lbtrdma"):
+        pools.made.acquire(options("lbtrdma"))
     with pytest.raises(ResourceError, match="no multicast group"):
         pools.lbtrm(transport_lbtrm_multicast_address="10.1.2.3")
 

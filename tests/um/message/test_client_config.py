@@ -61,10 +61,10 @@ def test_hot_failover_and_hotlinks_exclude_each_other(tmp_path: Path, tcp_config
 
 
 def test_a_transport_that_is_not_there_is_a_mistake_of_the_configuration(tcp_config: Config) -> None:
-    config = tcp_config.with_("source", "transport", "lbtru")
+    config = tcp_config.with_("source", "transport", "lbtrdma")
     with BlockingContext(config) as context:
         context.receiver("t")
-        with pytest.raises(ConfigError, match="source transport: lbtru is not supported yet; use tcp or lbtrm"):
+        with pytest.raises(ConfigError, match="source transport: lbtrdma is not supported yet; use tcp"):
             context.source("t")
         context.source("t", transport="tcp")
 

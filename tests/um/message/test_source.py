@@ -249,15 +249,17 @@ def test_a_callback_that_fails_is_logged_with_its_topic(scene: Scene, caplog: py
 # the end
 
 
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru"])
 @pytest.mark.parametrize(
     ("asked", "option", "final"), [(None, 0, False), (None, 1, True), (True, 0, True), (False, 1, False)]
 )
 def test_a_source_that_closes_sends_what_waits_and_lingers_as_receivers_repair(
-    stepper: Stepper, asked: bool | None, option: int, final: bool
+    stepper: Stepper, asked: bool | None, option: int, final: bool, transport: str
 ) -> None:
     more = {
+        "source__transport": transport,
         "source__resolver_send_final_advertisements": option,
-        "receiver__transport_lbtrm_nak_generation_interval": 7000,
+        f"receiver__transport_{transport}_nak_generation_interval": 7000,
     }
     scene = Scene(stepper, options(**more))
     scene.source.send(b"sent")

@@ -405,6 +405,34 @@ def test_holders_of_ports_are_found() -> None:
     assert str(PortHolder(0, "")) == "a process that cannot be seen from here"
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_ports_of_lbtru_are_looked_at_for_sources_and_receivers(own: bool, tmp_path: Path) -> None:
+    first, guard = reserve_block(4)
+    fixed = f"source transport_lbtru_port {first + 1}\n" if own else ""
+    (tmp_path / "a.cfg").write_text(
+        "context default_interface 127.0.0.1\ncontext resolver_multicast_port 12966\nsource transport lbtru\n"
+        "context request_tcp_bind_request_port 0\ncontext transport_lbtru_maximum_ports 2\n"
+        f"context transport_lbtru_port_low {first}\ncontext transport_lbtru_port_high {first + 1}\n{fixed}"
+        f"receiver transport_lbtru_port_low {first + 2}\nreceiver transport_lbtru_port_high {first + 2}\n"
+    )
+    xml = tmp_path / "dro.xml"
+    xml.write_text(
+        '<tnw-gateway version="1.0"><portals><endpoint><name>A</name><domain-id>1</domain-id>'
+        f"<lbm-config>{tmp_path / 'a.cfg'}</lbm-config></endpoint></portals></tnw-gateway>"
+    )
+    with guard:
+        view = view_of(load_dro(str(xml), warn=lambda _: None), Machine())
+        assert statuses(list(doctor_ports.ports(view, ours=()))) == [Status.OK, Status.OK]
+        for port in (first + 1, first + 2):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+                one.bind(("0.0.0.0", port))
+                taken = [check for check in doctor_ports.ports(view, ours=()) if check.status is not Status.OK]
+            (check,) = taken
+            assert f"(pid {os.getpid()})" in check.remedy
+            assert ("receiver transport_lbtru_port_high" in check.what) == (port == first + 2)
+            assert (check.status is Status.FAIL) == (own and port == first + 1)
+
+
 def test_ports_of_the_running_dro_are_its_own(tmp_path: Path) -> None:
     first, guard = reserve_block(4)
     (tmp_path / "a.cfg").write_text(

@@ -12,6 +12,7 @@ import pytest
 from dro.clock import ms, s
 from dro.errors import ConfigError
 from dro.shares import FIRST_SHARE
+from dro.wire.source_string import IpcAddress, LbtrmAddress, LbtruAddress, TcpAddress
 from supervisor.tools.simulate.context import SimContext
 from supervisor.tools.simulate.endpoint import EndpointEnd
 from supervisor.tools.simulate.main import main
@@ -268,6 +269,30 @@ def test_what_is_new_is_found_when_a_server_answers_again(tmp_path: Path) -> Non
     *_, deaf, heard = result.periods
     assert any("do not arrive" in text for text in deaf.violations), deaf
     assert heard.violations == []
+
+
+@pytest.mark.parametrize("kind", [TcpAddress, LbtrmAddress, LbtruAddress, IpcAddress])
+def test_sources_send_by_the_transport_of_their_options(
+    tmp_path: Path, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a source ends and its receivers find out by its silence."""
+    name = {TcpAddress: "tcp", LbtrmAddress: "lbtrm", LbtruAddress: "lbtru", IpcAddress: "lbtipc"}[kind]
+    for file in (EXAMPLES / "direct-link").iterdir():
+        text = re.sub("source transport .*\n", "", file.read_text())
+        (tmp_path / file.name).write_text(text + f"source transport {name}\n" * (file.suffix == ".cfg"))
+    opened: set[type] = set()
+    open_session = Trd.open_session
+
+    def noted(trd: Trd, *args: Any, **more: Any) -> SimSession:  # noqa: ANN401  # as they come
+        session = open_session(trd, *args, **more)
+        opened.add(type(session.address))
+        return session
+
+    monkeypatch.setattr(Trd, "open_session", noted)
+    net = network(load([str(tmp_path / "dro-g1.xml")], ignore))
+    result = Scenario(net, interval_ns=ms(500)).run(read_script(faults(tmp_path, "20 restart G1/G1-TRD1")), s(120))
+    assert result.violations == []
+    assert opened == {kind, TcpAddress}, "those of portals; applications have UM's default"
 
 
 def test_it_says_how_topics_are_resolved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
