@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -256,7 +256,7 @@ def test_a_callback_that_fails_is_logged_with_its_topic(scene: Scene, caplog: py
 def test_a_source_that_closes_sends_what_waits_and_lingers_as_receivers_repair(
     stepper: Stepper, asked: bool | None, option: int, final: bool, transport: str
 ) -> None:
-    more = {
+    more: dict[str, Any] = {
         "source__transport": transport,
         "source__resolver_send_final_advertisements": option,
         f"receiver__transport_{transport}_nak_generation_interval": 7000,
