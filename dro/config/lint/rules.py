@@ -83,6 +83,7 @@ RULES: Final = (
          "interval", endpoint=lint_transport.tsni),
     Rule("buffers", "receive buffer / data rate >= 50 ms; buffers hold several datagrams",
          endpoint=lint_transport.buffers),
+    Rule("filtering", "sources that filter send by TCP", endpoint=lint_transport.filtering),
     Rule("batching", "batching minimum length <= datagram size, unless smart batching is on",
          endpoint=lint_transport.batching, peer=lint_peer.peer_batches),
     Rule("resolver-phases", "shortest <= longest interval; advertisements or queries are sent",

@@ -403,6 +403,17 @@ def own_sizes(p: EndpointView) -> Findings:
             )  # fmt: skip
 
 
+def filtering(p: EndpointView) -> Findings:
+    """Find sources that are to filter on a transport that does not."""
+    key = (SRC, "transport_source_side_filtering_behavior")
+    transport = p.sending.um.get_str(SRC, "transport")
+    if p.sending.differs(key) and p.sending.um.get_str(*key) == "inclusion" and transport != "tcp":
+        yield hint(
+            p.sending.place(key), " ".join(key), f"proxy sources send by {transport}, which does not filter",
+            "receivers get all topics of a session, and drop what they do not want", "remove it, or send by TCP",
+        )  # fmt: skip
+
+
 def batching(p: EndpointView) -> Findings:
     keys = ((SRC, "implicit_batching_minimum_length"), (SRC, "implicit_batching_interval"))
     least, wait_ms = p.sending.number(*keys[0]), p.sending.ms(*keys[1])

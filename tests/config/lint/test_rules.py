@@ -69,6 +69,7 @@ def ace(match: str, conditions: str) -> str:
 
 
 LBTRM = "source transport lbtrm"
+FILTERS = "source transport_source_side_filtering_behavior inclusion"
 LBTRU = "source transport lbtru"
 LBTIPC = "source transport lbtipc"
 RES = "topic-resolution"
@@ -125,6 +126,9 @@ CASES: list[tuple[str, tuple[str, ...], str | None]] = [
     ("resolver-size", pair(["context resolver_datagram_max_size 1400"]), "1400 at A, 8192 at B"),
     ("own-size", pair(["context transport_lbtrm_receiver_datagram_max_size 1400"]), "1400 bytes, sources send 8192"),
     ("own-size", pair(["context transport_lbtrm_source_datagram_max_size 1400"]), None),
+    ("filtering", pair([LBTRU, FILTERS]), "send by lbtru, which does not filter"),
+    ("filtering", pair([LBTIPC, FILTERS]), "send by lbtipc, which does not filter"),
+    ("filtering", pair([FILTERS]), None),
     ("nak-ignore", pair(["source transport_lbtrm_ignore_interval 10000"]), "never sent again"),
     ("nak-ignore", pair(["receiver transport_lbtrm_nak_backoff_interval 100"]), "more than half the NAK backoff"),
     ("nak-ignore", pair(["source transport_lbtrm_ignore_interval 100"]), None),
