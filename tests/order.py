@@ -82,6 +82,7 @@ def _ordered_modules(items: Iterable[pytest.Item]) -> list[Path]:
         weights[item.path] += SLOW if item.get_closest_marker("slow") else 1
     by_lane = {lane: [path for path in weights if lane_of(path) is lane] for lane in Lane}
     waiting = sorted(by_lane[Lane.PROCESSES], key=weights.__getitem__, reverse=True)
-    mixed = itertools.zip_longest(waiting, by_lane[Lane.LOOPBACK] + by_lane[Lane.FAST])
+    computing = sorted(by_lane[Lane.LOOPBACK] + by_lane[Lane.FAST], key=weights.__getitem__, reverse=True)
+    mixed = itertools.zip_longest(waiting, computing)
     delivered = sorted(by_lane[Lane.DELIVERY], key=lambda path: (path.parent.name != "analytics", -weights[path]))
     return [path for pair in mixed for path in pair if path is not None] + delivered

@@ -76,7 +76,7 @@ def wheels(folder: Path) -> None:
         for library in (ROOT / package).rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
             (made / library.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(library, made / library.relative_to(ROOT))
-    _run(*_PIP, "wheel", "--no-deps", "--wheel-dir", own, ROOT)
+    _run(*_PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", own, ROOT)
     (wheel,) = own.glob("open_dro-*.whl")
     constraints = folder / "constraints.txt"
     found = {(each.metadata["Name"], each.version) for each in distributions(path=[sysconfig.get_path("purelib")])}

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from dro.metrics.slots import Slot
 from tests.rigs.books import Books
@@ -18,26 +19,32 @@ from tests.rigs.site import Site, drained, running
 
 pytestmark = pytest.mark.slow
 
-KILLS = 15  # for each transport of the sources
+KILLS = 8  # for each transport of the sources
 RESTARTS = 6
 KILLS_AT_ONCE = 4
+ALL = ("lbtrm", "lbtru", "tcp", "lbtipc")
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
+def of_four(*short: str) -> list[ParameterSet]:
+    """Name all transports of sources, where a run that is not long tries these."""
+    return [pytest.param(one, marks=() if one in short else pytest.mark.long) for one in ALL]
+
+
+@pytest.mark.parametrize("transport", ALL)
 def test_receivers_miss_and_double_nothing_while_portals_are_killed(tmp_path: Path, transport: str) -> None:
     outcome = kill_portals(tmp_path, transport, KILLS, random.Random(transport))
     assert outcome.problems == []
     assert len(outcome.pauses_ms) == KILLS
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
+@pytest.mark.parametrize("transport", of_four("lbtrm", "lbtipc"))
 def test_receivers_miss_and_double_nothing_while_portals_are_restarted(tmp_path: Path, transport: str) -> None:
     outcome = restart_portals(tmp_path, transport, RESTARTS)
     assert outcome.problems == []
     assert len(outcome.pauses_ms) == RESTARTS
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
+@pytest.mark.parametrize("transport", of_four("lbtru", "tcp"))
 def test_nor_while_several_are_killed_at_once(tmp_path: Path, transport: str) -> None:
     """Two or three of the portals and the route manager: what one needs of another is not lost with that."""
     outcome = kill_portals(tmp_path, transport, KILLS_AT_ONCE, random.Random(transport), at_once=(2, 3))

@@ -14,6 +14,8 @@ from dro.bus.descriptors import DescriptorReader
 from dro.bus.messages import PeerDown
 from dro.clock import NS_PER_MS
 from dro.proto.context.sources import BoundSource
+from dro.proto.lbtru.clients import ClientList
+from dro.proto.lbtru.connect import ConnectCore
 from dro.proto.peerlink.datagram_session import DatagramSession
 from dro.proto.peerlink.hold import HOLD_NS
 from dro.proto.peerlink.session import LinkSession
@@ -30,6 +32,9 @@ from dro.transport.lbtipc.receiver import IpcReceiver
 from dro.transport.lbtipc.sender import IpcSender
 from dro.transport.lbtrm.receiver import LbtrmGroup
 from dro.transport.lbtrm.sender import LbtrmSender
+from dro.transport.lbtru.receiver import LbtruSocket
+from dro.transport.lbtru.sender import LbtruSender
+from dro.transport.lbtru.trains import ClientTrains
 from dro.transport.runs import RunTable
 from dro.transport.scan import Stream
 from dro.transport.stream import PlainStream
@@ -61,9 +66,10 @@ CONNECTION: Final = (
     PacketWriter, PeerConnection, PeerTlsStream, PlainStream, RunTable, SourceSession, Stream, TransmissionWindow,
 )  # fmt: skip
 SESSION: Final = (
-    BoundSource, DatagramReceiver, DuplicateWindow, FragmentSource, IpcReceiver, IpcSender, Lane, LbtrmGroup,
-    LbtrmSender, PlainStream, ProxySource, ReceiverSession, RecordReader, RecordWriter, SourceSession, Stream,
-    TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains, TransmissionWindow,
+    BoundSource, ClientList, ClientTrains, ConnectCore, DatagramReceiver, DuplicateWindow, FragmentSource, IpcReceiver,
+    IpcSender, Lane, LbtrmGroup, LbtrmSender, LbtruSender, LbtruSocket, PlainStream, ProxySource, ReceiverSession,
+    RecordReader, RecordWriter, SourceSession, Stream, TcpReceiver, TcpReceiverCore, TcpSender, TcpSourceCore, Trains,
+    TransmissionWindow,
 )  # fmt: skip
 GROWN: Final = 6 << 20
 LINKS: Final = ["plain", "TLS", "LZ4", "TLS and LZ4", "udp", "udp, TLS and LZ4"]
@@ -186,7 +192,7 @@ def test_of_a_connection_that_ends_nothing_is_left(make: Make, tmp_path: Path, e
     assert not only_in_cycles()
 
 
-@pytest.mark.parametrize("transport", ["lbtrm", "tcp", "lbtipc"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 @pytest.mark.parametrize("ends_silently", [False, True])
 def test_of_sessions_and_proxies_that_end_nothing_is_left(
     make: Make, tmp_path: Path, transport: str, *, ends_silently: bool

@@ -25,6 +25,7 @@ from tests.network.conftest import Make, without_resuming
 from tests.network.plans import PAIR, RING
 from tests.network.test_outages import SETTLED_MS, SOUTH, Flow
 from tests.network.test_udp_links import FAST, tls
+from tests.rigs.effort import IS_LONG
 from tests.rigs.network import QUICK, Network
 
 AWAY_MS = 1500
@@ -90,12 +91,14 @@ def sent(flow: Flow) -> list[int]:
 
 
 KINDS = ("TCP", "TLS", "LZ4", "TLS and LZ4", "UDP", "UDP, TLS and LZ4")
-ROUNDS_BEFORE = (30, 6, 6, 4, 6, 4)
+ROUNDS: Final = 30 if IS_LONG else 6
+"""Each of the three lengths of a stall twice."""
+ROUNDS_BEFORE = (ROUNDS, 6, 6, 4, 6, 4)
 
 
 @pytest.mark.parametrize(
     ("kind", "rounds", "resumes"),
-    [(kind, 30, True) for kind in KINDS]
+    [(kind, ROUNDS, True) for kind in KINDS]
     + [(kind, rounds, False) for kind, rounds in zip(KINDS, ROUNDS_BEFORE, strict=True)],
 )
 def test_a_reset_costs_nothing_or_what_was_under_way(

@@ -36,6 +36,7 @@ from tests.fakes.worker import logged
 TOPIC = 7
 THIRD = 43_680  # two of them are a record, and three records fill the smallest memory
 SMALLEST = 65536  # of the option; the memory is as large as three records
+OTHER_GROUP = 2_000_000_001
 
 
 class Reader:
@@ -363,7 +364,7 @@ def test_a_user_that_is_neither_the_own_nor_root_is_refused(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = make()
-    monkeypatch.setattr(shared, "peer_of", lambda sock: (os.getpid(), os.geteuid() + 12345))
+    monkeypatch.setattr(shared, "peer_of", lambda sock: shared.Peer(os.getpid(), os.geteuid() + 12345, OTHER_GROUP))
     reader = scene.join()
     assert not reader.session.was_connected
     assert scene.sender.core.stats.num_clients == 0
@@ -371,6 +372,13 @@ def test_a_user_that_is_neither_the_own_nor_root_is_refused(
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     reader.session._connect(scene.clock.time_ns)
     assert "as the user of the receiver" in str(logged(caplog)[0][2]["remedy"])
+
+
+def test_a_user_with_a_group_of_the_source_may_join(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = make()
+    monkeypatch.setattr(shared, "peer_of", lambda sock: shared.Peer(os.getpid(), os.geteuid() + 12345, OTHER_GROUP))
+    monkeypatch.setattr(os, "getgroups", lambda: [OTHER_GROUP])
+    assert scene.join().session.was_connected
 
 
 def test_a_session_of_another_id_is_refused(make: Make) -> None:
@@ -539,6 +547,10 @@ def test_memory_that_another_user_could_cut_short_is_not_taken(
     other = os.memfd_create("other")
     assert shared.stays_whole(other)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert shared.stays_whole(fd)
+    assert shared.stays_whole(other), "of a group of ours"
+    monkeypatch.setattr(os, "getegid", lambda: OTHER_GROUP)
+    monkeypatch.setattr(os, "getgroups", lambda: [])
     assert shared.stays_whole(fd)
     assert shared.stays_whole(other) is (os.getuid() == 0)
     os.close(other)

@@ -4,12 +4,14 @@ The memory is a file without a name (memfd), or lies in the folder of a process 
 receivers get a descriptor that is only read. The socket has a name that nobody has to remove (abstract), so nothing is
 left of a process that was killed. Such a name holds within one network namespace, which therefore counts as a host.
 
-Who may join: the user of the source, and root. A receiver takes memory that nobody can cut short under it (sealed), or
-of its own user, or of root. Guess: UM does not say who may; more would let every user of the host read messages.
+Who may join: the user of the source, root, and users whose group is one of the source's. A receiver takes memory that
+nobody can cut short under it (sealed), or of its own user or groups, or of root. Guess: UM does not say who may; more
+would let every user of the host read messages.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -17,7 +19,7 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
@@ -80,33 +82,41 @@ def connect(address: IpcAddress) -> socket.socket:
     return sock
 
 
-def peer_of(sock: socket.socket) -> tuple[int, int]:
-    """Return process and user of the other end."""
-    process, user, _ = _CREDENTIALS.unpack(
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )  # fmt: skip
-    return process, user
+class Peer(NamedTuple):
+    """Who is at the other end of a connection."""
+
+    process: int
+    user: int
+    group: int
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    return Peer(*_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
+
+
+def is_trusted(user: int, group: int) -> bool:
+    """Say whether a user is that of this process, or root, or has a group of this process."""
+    return user in (os.geteuid(), 0) or group in (os.getegid(), *os.getgroups())
 
 
 def may_read(sock: socket.socket) -> bool:
     """Say whether the user of a connection may have the memory."""
-    return peer_of(sock)[1] in (os.geteuid(), 0)
+    peer = peer_of(sock)
+    return is_trusted(peer.user, peer.group)
 
 
 def may_be_read(sock: socket.socket) -> bool:
     """Say whether the user of a source is one whose memory is read here."""
-    return os.geteuid() == 0 or peer_of(sock)[1] in (os.geteuid(), 0)
+    return os.geteuid() == 0 or may_read(sock)
 
 
 def stays_whole(fd: int) -> bool:
     """Say whether nobody else can cut the memory short: what is read of it then would end the process."""
-    try:
-        return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK) or os.fstat(fd).st_uid in (
-            os.geteuid(),
-            0,
-        )
-    except OSError:
-        return os.fstat(fd).st_uid in (os.geteuid(), 0)
+    with contextlib.suppress(OSError):  # it is no memory that can be sealed
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            return True
+    owner = os.fstat(fd)
+    return is_trusted(owner.st_uid, owner.st_gid)
 
 
 def make_memory(address: IpcAddress, capacity: int, path: Path | None) -> RecordWriter:

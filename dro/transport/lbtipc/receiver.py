@@ -125,7 +125,7 @@ class IpcReceiver(ReceiverTransport, DataReader):
         try:
             self._sock = sock = sock or shared.connect(self.address_ipc)
             if not shared.may_be_read(sock):
-                self._tell_refused("user", "let the source run as the user of the receiver")
+                self._tell_refused("user", "let the source run as the user of the receiver, or in a group of it")
                 self._disconnect()
                 return
             sock.send(lbtipc.encode(IpcHello(self.address_ipc.session_id, self._at), shared.LAYOUT))
@@ -182,7 +182,10 @@ class IpcReceiver(ReceiverTransport, DataReader):
         """Take the answer to a hello. Raises: DecodeError, ResourceError for what is none."""
         match lbtipc.decode(packet, shared.LAYOUT):
             case IpcWelcome() if fds and not shared.stays_whole(fds[0]):
-                self._tell_refused("memory of another user, who could cut it short", "let both run as the same user")
+                self._tell_refused(
+                    "memory of another user, who could cut it short",
+                    "let both run as the same user, or in the same group",
+                )
                 self._lost(now_ns)
             case IpcWelcome(at, is_receiver_paced) if fds:
                 name = Path(shared.shared_name(self.address_ipc))

@@ -48,7 +48,7 @@ _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 _REMEDIES: Final = {
     Refused.FULL: "raise transport_lbtipc_maximum_receivers_per_transport of the source",
     Refused.LAYOUT: "run the same version in all processes of the host",
-    Refused.USER: "let the receiver run as the user of the source",
+    Refused.USER: "let the receiver run as the user of the source, or in a group of it",
     Refused.SESSION: "none is needed: it joins again when the source is advertised",
 }
 
@@ -245,7 +245,7 @@ class IpcSender:
             return False
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # few wake-ups wait
-        client = self._add(sock, f"process-{shared.peer_of(sock)[0]}:{self._numbers}")
+        client = self._add(sock, f"process-{shared.peer_of(sock).process}:{self._numbers}")
         if not shared.may_read(sock):
             self._refuse(client, Refused.USER)
             return True

@@ -10,6 +10,7 @@ import heapq
 import random
 from collections.abc import Callable
 from itertools import count
+from operator import itemgetter
 from typing import Final
 
 import pytest
@@ -100,6 +101,9 @@ class SimulatedReceiver:
                     self.ends += 1
                     self.join()
         assert session.missing <= net.sent
+
+    def next_deadline(self) -> int | None:
+        return self.core.next_deadline()
 
     def tick(self) -> None:
         self.core.on_timer(self.net.now)
@@ -193,23 +197,27 @@ class SimulatedNet:
         self.cut_until = self.now + pause
 
     def run(self, until: int) -> None:
-        ticks = (self.source.tick, *(receiver.tick for receiver in self.receivers))
+        """Do all that is due; who is called is asked for its next deadline."""
+        parties: list[SimulatedSource | SimulatedReceiver] = [self.source, *self.receivers]
+        timers: dict[int, int | None] = {id(party): party.next_deadline() for party in parties}
         while True:
-            timers = [self.source.next_deadline(), *(r.core.next_deadline() for r in self.receivers)]
-            due = min((t for t in timers if t is not None), default=until)
+            running = [(timer, one) for one in parties if (timer := timers[id(one)]) is not None]
+            due, party = min(running, key=itemgetter(0))
             if self.queue and self.queue[0][0] <= due:
                 when, _, what, args = heapq.heappop(self.queue)
                 if when > until:
                     return
                 self.now = max(self.now, when)
                 what(*args)
+                called = getattr(what, "__self__", None)
+                if isinstance(called, SimulatedSource | SimulatedReceiver):
+                    timers[id(called)] = called.next_deadline()
                 continue
             if due > until:
                 return
             self.now = max(self.now, due)
-            for tick, timer in zip(ticks, timers, strict=True):
-                if timer is not None and timer <= self.now:
-                    tick()
+            party.tick()
+            timers[id(party)] = party.next_deadline()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -22,11 +22,11 @@ from supervisor.tools.simulate.scenario import Scenario, interest_in_all
 from supervisor.tools.simulate.script import ScriptedFault
 from tests.rigs.effort import IS_LONG
 
-CASES = int(os.environ.get("DRO_CASES", "5000" if IS_LONG else "10"))
+CASES = int(os.environ.get("DRO_CASES", "5000" if IS_LONG else "4"))
 DROS_MAX = 12
 APART_S = 50
 """Between faults: a link that is silent for 15 s, connected anew after at most 22 s, and a calculation."""
-pytestmark = pytest.mark.timeout(60 + 10 * CASES)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 10 * CASES)]
 COSTS = st.integers(1, 3)  # few, so that there are ties
 
 
