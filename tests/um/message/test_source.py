@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -67,7 +67,7 @@ class Scene:
         self.order.append((final, linger_ns))
 
 
-def options(interval_ms: int = 1000, threshold_s: int = 60, **more: int) -> UmOptions:
+def options(interval_ms: int = 1000, threshold_s: int = 60, **more: int | str) -> UmOptions:
     made = UmOptions().with_("source", "transport_topic_sequence_number_info_interval", interval_ms)
     made = made.with_("source", "transport_topic_sequence_number_info_active_threshold", threshold_s)
     for name, value in more.items():
@@ -256,7 +256,7 @@ def test_a_callback_that_fails_is_logged_with_its_topic(scene: Scene, caplog: py
 def test_a_source_that_closes_sends_what_waits_and_lingers_as_receivers_repair(
     stepper: Stepper, asked: bool | None, option: int, final: bool, transport: str
 ) -> None:
-    more = {
+    more: dict[str, Any] = {
         "source__transport": transport,
         "source__resolver_send_final_advertisements": option,
         f"receiver__transport_{transport}_nak_generation_interval": 7000,
