@@ -153,5 +153,5 @@ def resolver_transport(p: EndpointView) -> Findings:
         yield hint(
             p.sending.place(key), " ".join(key), "lbtrm sends to groups, and topics are not resolved by multicast here",
             "where no multicast passes, as in a cloud, sources are found and their data does not arrive",
-            "set it to tcp, unless the TRD has multicast",
+            "set it to tcp or lbtru, unless the TRD has multicast",
         )  # fmt: skip

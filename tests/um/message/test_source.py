@@ -67,7 +67,7 @@ class Scene:
         self.order.append((final, linger_ns))
 
 
-def options(interval_ms: int = 1000, threshold_s: int = 60, **more: int) -> UmOptions:
+def options(interval_ms: int = 1000, threshold_s: int = 60, **more: int | str) -> UmOptions:
     made = UmOptions().with_("source", "transport_topic_sequence_number_info_interval", interval_ms)
     made = made.with_("source", "transport_topic_sequence_number_info_active_threshold", threshold_s)
     for name, value in more.items():
