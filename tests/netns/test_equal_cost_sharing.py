@@ -17,7 +17,7 @@ from tests.fakes.um_contexts import turn_until
 from tests.netns.test_peer_links import Dros, dros_of
 from tests.rigs.netns.capture import judge
 from tests.rigs.netns.harness import Net
-from tests.rigs.network import QUICK, Application, Plan
+from tests.rigs.network import QUICK, Plan
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
@@ -42,7 +42,7 @@ class Many:
 
     def __init__(self, dros: Dros) -> None:
         self._loop = dros.loop
-        self.sender, self.receiver = (Application(dros, trd) for trd in (1, 4))  # type: ignore[arg-type]
+        self.sender, self.receiver = (dros.application(trd) for trd in (1, 4))
         self.sources = [self._source(0)]
         while len(self.sources) < SOURCES or not self._is_divided():
             self.sources.append(self._source(len(self.sources)))

@@ -52,7 +52,7 @@ def test_only_what_is_wanted_crosses_each_hop(net: Net, tmp_path: Path) -> None:
     with dros_of(net, plan) as dros:
         capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
         dros.start("A")
-        sender, one, two = (Application(dros, trd) for trd in (1, 2, 2))  # type: ignore[arg-type]  # has plan and loop
+        sender, one, two = (dros.application(trd) for trd in (1, 2, 2))
         sources = {topic: sender.source(topic) for topic in TOPICS}
         for application, topics in ((one, TOPICS[:1]), (two, TOPICS[:2])):
             for topic in topics:
@@ -84,7 +84,7 @@ def test_only_what_is_wanted_crosses_each_hop(net: Net, tmp_path: Path) -> None:
             assert {topic for topic, _, _ in application.sink.fragments} == set(topics)
             assert not any(session.lbm_msgs_no_topic_rcved for session in application.context.joined.sessions())
         one.context.close()
-        again = Application(dros, 2)  # type: ignore[arg-type]  # as above
+        again = dros.application(2)
         again.context.want_topic(TOPICS[0])
         until_heard(again, TOPICS[0])
         again.context.want_topic(TOPICS[2])

@@ -13,7 +13,7 @@ from tests.netns.test_peer_links import dros_of
 from tests.rigs.immediate import Immediate, give_groups
 from tests.rigs.netns.capture import judge
 from tests.rigs.netns.harness import Net
-from tests.rigs.network import Application, Plan
+from tests.rigs.network import Plan
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
@@ -27,7 +27,7 @@ def test_messages_with_and_without_a_topic_reach_every_trd_once(net: Net, tmp_pa
         capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
         for name in "ABC":
             dros.start(name)
-        applications = [Application(dros, trd) for trd in plan.trds]  # type: ignore[arg-type]  # has a plan and a loop
+        applications = [dros.application(trd) for trd in plan.trds]
         ends = {trd: Immediate(application.context) for trd, application in zip(plan.trds, applications, strict=True)}
 
         def pause(milliseconds: int) -> None:

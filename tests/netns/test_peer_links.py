@@ -35,6 +35,17 @@ class Dros:
     host: Host
     loop: Loop
     processes: dict[str, Process] = field(default_factory=dict)
+    _applications: list[Application] = field(default_factory=list)
+
+    def application(self, trd: int) -> Application:
+        made = Application(self, trd)  # type: ignore[arg-type]  # has a plan and a loop
+        self._applications.append(made)
+        return made
+
+    def close(self) -> None:
+        """Close the applications, of a test that has failed too: what is left open would fail the next one."""
+        for application in self._applications:
+            application.context.close()
 
     def start(self, name: str) -> None:
         self.processes[name] = self.host.start_python("-m", "supervisor.main", str(self.plan.file(name)), name=name)
@@ -71,9 +82,11 @@ def dros_of(net: Net, plan: Plan) -> Iterator[Dros]:
     ip("link set lo multicast on", "route add 224.0.0.0/4 dev lo", namespace=host.namespace)
     with host.inside():
         loop = Loop()
+        dros = Dros(plan, host, loop)
         try:
-            yield Dros(plan, host, loop)
+            yield dros
         finally:
+            dros.close()
             loop.close()
             plan.close()
 
@@ -103,7 +116,7 @@ class Flows:
 
     def __init__(self, dros: Dros) -> None:
         self._loop = dros.loop
-        self.ends = [Application(dros, trd) for trd in (1, 3)]  # type: ignore[arg-type]  # has a plan and a loop
+        self.ends = [dros.application(trd) for trd in (1, 3)]
         self.all = [Flow(dros, SOUTH, *self.ends), Flow(dros, NORTH, *reversed(self.ends))]
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -132,6 +145,13 @@ def triangle(folder: Path) -> Plan:
     return Plan(
         folder, {"A": [1, "B", "C"], "B": [2, "A", "C"], "C": [3, "A", "B"]}, portal_xml={"A-C": COST, "C-A": COST}
     )
+
+
+def test_applications_are_closed_when_their_test_fails(net: Net, tmp_path: Path) -> None:
+    with suppress(KeyError), dros_of(net, triangle(tmp_path)) as dros:
+        application = dros.application(1)
+        raise KeyError
+    assert application.context._is_closed
 
 
 def test_a_triangle_of_processes_in_which_one_after_the_other_is_killed(net: Net, tmp_path: Path) -> None:

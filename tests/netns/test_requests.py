@@ -16,7 +16,7 @@ from tests.fakes.um_contexts import turn_until
 from tests.netns.test_peer_links import dros_of
 from tests.rigs.netns.capture import judge
 from tests.rigs.netns.harness import Net
-from tests.rigs.network import Application, Plan
+from tests.rigs.network import Plan
 
 pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
@@ -32,7 +32,7 @@ def test_a_request_names_the_domain_that_it_is_from(net: Net, tmp_path: Path) ->
         capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
         for name in "ABC":
             dros.start(name)
-        ends = {trd: Application(dros, trd) for trd in plan.trds}  # type: ignore[arg-type]  # has a plan and a loop
+        ends = {trd: dros.application(trd) for trd in plan.trds}
         for end in ends.values():
             end.context.want_topic(TOPIC)
         source = ends[FIRST].context.open_source(TOPIC)
