@@ -37,7 +37,7 @@ def test_receivers_miss_and_double_nothing_while_portals_are_killed(tmp_path: Pa
     assert len(outcome.pauses_ms) == KILLS
 
 
-@pytest.mark.parametrize("transport", of_four("lbtrm", "lbtipc"))
+@pytest.mark.parametrize("transport", of_four("lbtru", "lbtipc"))
 def test_receivers_miss_and_double_nothing_while_portals_are_restarted(tmp_path: Path, transport: str) -> None:
     outcome = restart_portals(tmp_path, transport, RESTARTS)
     assert outcome.problems == []

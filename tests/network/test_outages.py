@@ -119,9 +119,11 @@ def test_a_dro_of_a_ring_that_restarts(ring: Flow, victim: str, away_ms: int) ->
     ring.check()
 
 
-@pytest.mark.parametrize("victim", CHAIN)
-def test_a_dro_of_a_chain_that_restarts(make: Make, victim: str) -> None:
-    net = make(CHAIN)
+@pytest.mark.parametrize(
+    ("victim", "transport"), [*((victim, "tcp") for victim in CHAIN), ("A", "lbtru"), ("B", "lbtru")]
+)
+def test_a_dro_of_a_chain_that_restarts(make: Make, victim: str, transport: str) -> None:
+    net = make(CHAIN, transport=transport)
     net.start()
     flow = Flow(net)
     flow.run(300)
