@@ -120,7 +120,7 @@ def test_a_dro_of_a_ring_that_restarts(ring: Flow, victim: str, away_ms: int) ->
 
 
 @pytest.mark.parametrize(
-    ("victim", "transport"), [*((victim, "tcp") for victim in CHAIN), ("A", "lbtru"), ("B", "lbtru")]
+    ("victim", "transport"), [*((victim, "lbtrm") for victim in CHAIN), ("A", "lbtru"), ("B", "lbtru"), ("A", "tcp")]
 )
 def test_a_dro_of_a_chain_that_restarts(make: Make, victim: str, transport: str) -> None:
     net = make(CHAIN, transport=transport)
