@@ -35,6 +35,7 @@ from dro.loop import Loop
 from dro.patterns import PCRE, Pattern
 from dro.proto.context.sources import BoundSource
 from dro.sqn import ahead
+from dro.transport.lbtipc.memory import host_id
 from dro.transport.runs import KIND_DATA, Run
 from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import FragmentContext
@@ -400,6 +401,7 @@ class App:
 
         def application() -> None:
             self._pipe.close()
+            host_id.cache_clear()  # it may be that of the process of the test, which is on another host
             _Child(config, theirs, board).run()
 
         application.__name__ = name

@@ -305,7 +305,7 @@ def test_bad_lines_of_a_configuration_are_all_told(net: ToolNet) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("lbmsrc", "source transport lbtrdma"),
+        ("lbmsrc", "source transport broker"),
         ("lbmrcv", "context resolver_unicast_daemon 127.0.0.1"),
         ("lbmrcv", "context use_tls yes"),
         ("lbmsrc", "source use_tls 1"),
