@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -26,11 +27,12 @@ pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
 Judged = Callable[..., AbstractContextManager[Watch]]
 MESSAGES = 10_000 if IS_LONG else 3_000
-LBTRM_PORT = 14400
+DATA_PORTS: Final[dict[str, int | tuple[int, int]]] = {"lbtrm": 14400, "lbtru": (14360, 14389)}
 
 
 COMBINATIONS = [
     ("lbtrm", "lbtrm", 0.02),
+    ("lbtru", "lbtru", 0.05),
     ("lbtrm", "tcp", 0.0),
     ("tcp", "tcp", 0.0),
     *([("lbtrm", "lbtrm", 0.0), ("tcp", "lbtrm", 0.0), ("lbtrm", "tcp", 0.02), ("tcp", "lbtrm", 0.02)] * IS_LONG),
@@ -41,9 +43,9 @@ COMBINATIONS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "loss"), COMBINATIONS)
 def test_both_directions_at_once(net: Net, judged: Judged, first: str, second: str, loss: float) -> None:
-    """Messages of 1 to 7,000 bytes each way, TRD 1 on `first` and TRD 2 on `second`; `loss` of LBT-RM data.
+    """Messages of 1 to 7,000 bytes each way, TRD 1 on `first` and TRD 2 on `second`; `loss` of LBT-RM and LBT-RU.
 
-    With loss between two LBT-RM portals datagrams cross as IP fragments, else in one frame each.
+    With loss between two such portals datagrams cross as IP fragments, else in one frame each.
     """
     board = Board()
     net.mtu = 1500 if loss and first == second else 9000
@@ -51,7 +53,7 @@ def test_both_directions_at_once(net: Net, judged: Judged, first: str, second: s
     hosts = app_hosts(net, 1, 2)
     with judged(trd_name(1), trd_name(2)) as watch, running_dro(net, {1: first, 2: second}) as dro:
         apps = {trd: App(host, dro.configs[trd], board) for trd, host in hosts.items()}
-        lost = [host.lose(loss, dports=[LBTRM_PORT]) for host in (*hosts.values(), dro.host)] if loss else []
+        lost = [host.lose(loss, dports=[*DATA_PORTS.values()]) for host in (*hosts.values(), dro.host)] if loss else []
         apps[1].receive(b"south", cell=1)
         apps[2].receive(b"north", cell=2)
         apps[1].open("north", b"north")
@@ -76,11 +78,13 @@ def test_both_directions_at_once(net: Net, judged: Judged, first: str, second: s
         assert all(rule.remove().dropped for rule in lost if rule.count().seen)
         for app in apps.values():
             app.end()
-    if loss:
-        assert watch.total("lbtrm.nak")
-        assert watch.total("lbtrm.rx")
+    for kind in {first, second} & DATA_PORTS.keys() if loss else ():
+        assert watch.total(f"{kind}.nak")
+        assert watch.total(f"{kind}.rx")
     for trd, kind in ((1, first), (2, second)):
-        assert watch[trd_name(trd)].counts["lbtrm.data" if kind == "lbtrm" else "lbttcp"] > 1000
+        assert watch[trd_name(trd)].counts[f"{kind}.data" if kind in DATA_PORTS else "lbttcp"] > 1000
+    if first == "lbtru":
+        assert all(watch.total(f"lbtru.{packet}") for packet in ("creq", "ack", "sm"))
 
 
 def tool(host: Host, name: str, *arguments: str, stdin: Path | None = None) -> Process:
