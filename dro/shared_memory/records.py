@@ -7,8 +7,8 @@ bytes (`dro.shared_memory.ring`). What is no record any more was overrun; the re
 still whole.
 
 Layout, all u64 in native order. Header: the number of records so far (stored after the entry, which is stored after the
-bytes), how many messages of life there were, the number of the writer's process. Index entry: number of the record
-(FREE while it is written), position, length, number of the turn in which it was written.
+bytes), how many messages of life there were, how often the writer has asked where readers are. Index entry: number of
+the record (FREE while it is written), position, length, number of the turn in which it was written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORD_MAX: Final = 256 << 10
 MIN_CAPACITY: Final = 256 << 10
 """The largest message finds room several times."""
 FREE: Final = (1 << 64) - 1
-_COUNT, _LIFE, _PROCESS = 24, 32, 33  # cells of the header
+_COUNT, _LIFE, _ASKED = 24, 32, 33  # cells of the header
 _INDEX_AT: Final = HEADER_BYTES // 8
 _CELLS: Final = 4  # of an entry
 _BYTES_OF_ENTRY: Final = 8 * _CELLS
@@ -69,7 +69,7 @@ class RecordWriter:
         self.record_max = record_max(ring.capacity)
         self._cells = ring.queues.cast("Q")
         self._count: int = self._cells[_COUNT]
-        self._cells[_PROCESS] += 1
+        self.ask()
 
     @classmethod
     def create(cls, path: Path, fd: int, capacity: int, name: int) -> RecordWriter:
@@ -119,6 +119,10 @@ class RecordWriter:
         begin, newest = (_INDEX_AT + number % self.entries * _CELLS + 1 for number in (oldest, self._count - 1))
         return int(self._cells[newest] + self._cells[newest + 1] - self._cells[begin])
 
+    def ask(self) -> None:
+        """Ask readers where they are."""
+        self._cells[_ASKED] += 1
+
     def show_life(self) -> None:
         """Count one more message of life."""
         self._cells[_LIFE] += 1
@@ -152,9 +156,12 @@ class RecordReader:
     def __init__(self, path: Path, fd: int, name: int, number: int) -> None:
         """Map a ring; the descriptor stays the caller's. Raises: ResourceError when it is none."""
         self._ring = RingReader.of_file(path, fd, name)
+        if len(self._ring.queues) < HEADER_BYTES + _BYTES_OF_ENTRY:
+            self._ring.close()
+            raise ResourceError(f"{path} has no index of records")
         self._cells = self._ring.queues.cast("Q")
         self.capacity = self._ring.capacity
-        self.entries = max(1, (len(self._ring.queues) - HEADER_BYTES) // _BYTES_OF_ENTRY)
+        self.entries = (len(self._ring.queues) - HEADER_BYTES) // _BYTES_OF_ENTRY
         self._record_max = record_max(self.capacity)
         self.number = number
         self.end = 0
@@ -173,9 +180,9 @@ class RecordReader:
         return found
 
     @property
-    def process(self) -> int:
-        """The number of the writer's process."""
-        found: int = self._cells[_PROCESS]
+    def asked(self) -> int:
+        """How often the writer has asked where readers are; each of its processes does so once at least."""
+        found: int = self._cells[_ASKED]
         return found
 
     def read(self, buffer: bytearray, most: int) -> tuple[int, int]:

@@ -367,7 +367,7 @@ def _map(path: Path, fd: int, incarnation: int, access: int) -> tuple[mmap.mmap,
     with memoryview(area) as whole, whole[:HEADER_BYTES] as head, head.cast("Q") as cells:
         capacity, found, data_at = cells[_CAPACITY], cells[_INCARNATION], cells[_DATA_AT]
         complete = cells[_MAGIC] == MAGIC and cells[_VERSION] == LAYOUT_VERSION and size == data_at + capacity
-    if not complete or found != incarnation or data_at < HEADER_BYTES or capacity < MIN_CAPACITY:
+    if not complete or found != incarnation or data_at < HEADER_BYTES or data_at % 8 or capacity < MIN_CAPACITY:
         area.close()
         why = f"belongs to incarnation {found}, not {incarnation}" if complete else "is not a fragment ring"
         raise ResourceError(f"{path} {why}")

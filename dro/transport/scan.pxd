@@ -9,7 +9,7 @@ cdef class DatagramHeader:
     cdef public unsigned int mark_mask, mark
 
 cdef class Stream:
-    cdef public unsigned long long key, sender
+    cdef public unsigned long long key, sender, only_from
     cdef public long long expected
     cdef public unsigned int first, trail
     cdef public Py_ssize_t datagrams, nbytes, messages

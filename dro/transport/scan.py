@@ -72,7 +72,8 @@ class DatagramHeader:
 class Stream:
     """What a scan knows of one joined session and finds of it in a batch.
 
-    `sender`: raw socket address that its datagrams come from, 0 before the first. `expected`: the sqn that comes next,
+    `sender`: raw socket address that its datagrams come from, 0 before the first; `only_from`: the only one, 0: any
+    with that IPv4 address. `expected`: the sqn that comes next,
     -1 when there is none. `first` to `trail`: the datagrams in order that were found since `settle`.
     """
 
@@ -84,14 +85,16 @@ class Stream:
         "key",
         "messages",
         "nbytes",
+        "only_from",
         "sender",
         "table",
         "trail",
     )
 
-    def __init__(self, key: int, table: RunTable | None = None) -> None:
+    def __init__(self, key: int, table: RunTable | None = None, only_from: int = 0) -> None:
         """`table` may be one without room, until there is something for it."""
         self.key = key
+        self.only_from = only_from
         self.sender = 0
         self.expected = -1
         self.first = 0
@@ -108,9 +111,11 @@ Streams = dict[tuple[int, int], Stream]
 
 
 def find(streams: Streams, key: int, sender: int) -> Stream | None:
+    """Find the stream that a datagram is of, from that raw socket address."""
     stream = streams.get((key, sender >> _IP_SHIFT))
-    if stream is not None:
-        stream.sender = sender
+    if stream is None or (stream.only_from and stream.only_from != sender):
+        return None
+    stream.sender = sender
     return stream
 
 

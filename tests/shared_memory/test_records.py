@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def test_the_next_process_goes_on_behind_the_last_record(make: Make, tmp_path: P
     reader = reader_of(writer)
     for number in range(3):
         writer.write(record(number), turn=number)
-    process = reader.process
+    process = reader.asked
     position = writer.ring.reserve(SIZE)  # and killed in the middle of the next
     writer.ring.mv[writer.ring.offset(position) : writer.ring.offset(position) + 8] = b"trash..."
     following = RecordWriter.go_on(writer.ring.path, NAME)
@@ -145,7 +146,7 @@ def test_the_next_process_goes_on_behind_the_last_record(make: Make, tmp_path: P
     got = bytearray()
     assert reader.read(got, MOST) == (3, 1)
     assert numbers(got) == [1, 2, 3]
-    assert reader.process == process + 1
+    assert reader.asked == process + 1
     reader.close()
     following.close(unlink=False)
 
@@ -161,6 +162,18 @@ def test_what_is_no_such_ring_is_refused(make: Make, name: int) -> None:
         RecordReader(writer.ring.path, file.fileno(), name, 0)
     if name == NAME:
         os.truncate(writer.ring.path, HEADER_BYTES + 32 * ENTRIES + 4096)
+
+
+@pytest.mark.parametrize("moved", [0, 4, 8, 16])
+def test_a_ring_without_an_index_of_records_is_refused(make: Make, moved: int) -> None:
+    writer = make()
+    size = os.stat(writer.ring.path).st_size
+    with open(writer.ring.path, "r+b") as file:
+        for cell, value in ((3, size - HEADER_BYTES - moved), (4, HEADER_BYTES + moved)):  # capacity, where data is
+            file.seek(8 * cell)
+            file.write(value.to_bytes(8, sys.byteorder))
+    with open(writer.ring.path, "rb") as file, pytest.raises(ResourceError):
+        RecordReader(writer.ring.path, file.fileno(), NAME, 0)
 
 
 def test_a_reader_writes_nothing(make: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
@@ -272,6 +273,43 @@ def test_receiver_paced_one_that_is_slow_to_begin_says_how_far_it_is(make: Make)
     scene.turn()
     assert not scene.sender.is_blocked
     assert reader.numbers() == list(range(6))
+
+
+def test_receiver_paced_goes_on_where_there_is_less_memory_than_the_window(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver that has read all there is room for has read less than it says by itself."""
+    scene = make(behavior="receiver_paced", transmission_window_size=24 << 20)
+    reader = scene.join()
+    allocate, free = os.posix_fallocate, 1 << 20
+
+    def allocate_some(fd: int, offset: int, nbytes: int) -> None:
+        nonlocal free
+        free -= nbytes
+        if free < 0:
+            raise OSError(errno.ENOSPC, "full")
+        allocate(fd, offset, nbytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate_some)
+    refused = 0
+    while scene.sqn < 2000 and refused < 3000:
+        if not scene.send(3000):
+            refused += 1
+            scene.turn()
+    scene.turn()
+    assert reader.numbers() == list(range(2000))
+    assert reader.lost == []
+    assert refused
+
+
+def test_a_receiver_that_was_stopped_reads_what_there_is_before_it_ends(make: Make) -> None:
+    scene = make()
+    reader = scene.join()
+    scene.send(count=3)
+    scene.clock.time_ns += s(61)
+    reader.turn()
+    assert reader.numbers() == [0, 1, 2]
+    assert "ended" not in reader.sink.events
 
 
 def test_t31_receiver_paced_a_receiver_that_is_gone_holds_nothing_up(make: Make) -> None:

@@ -549,6 +549,46 @@ def test_a_session_lingers_while_repairs_may_be_asked_for(scene: Scene) -> None:
     assert party.sqns() == [1]
 
 
+def test_data_of_another_port_of_the_source_is_not_of_the_session(scene: Scene, stranger: socket.socket) -> None:
+    sender, party, _ = scene.pair()
+    send(scene, sender, 1)
+    scene.turn()
+    forged = lbtru.Data(sender.core.next_sqn, 0, 0, message(2), options=(lbtru.sid_option(sender.address.session_id),))
+    stranger.sendto(lbtru.encode(forged), (LOOPBACK, party.port))
+    scene.turn()
+    send(scene, sender, 3)
+    scene.turn()
+    assert party.sqns() == [1, 3]
+    assert party.receivers.counts().unknown == 1
+
+
+def test_a_session_without_data_does_not_end(scene: Scene) -> None:
+    source = scene.source()
+    source.pool._sm_before_data = False  # as the sources of applications
+    sender, party = source.acquire(), scene.receiver()
+    party.join(sender.address)
+    for _ in range(20):
+        scene.turn(scene.clock.time_ns + s(9))
+    assert party.sink.events == ["began"]
+
+
+def test_a_receiver_that_was_stopped_reads_what_waits_before_it_ends(scene: Scene) -> None:
+    sender, party, _ = scene.pair(client_activity_timeout=100_000)
+    send(scene, sender, 1)
+    scene.turn()
+    send(scene, sender, 2, 3)
+    wait_for_loopback()
+    scene.clock.time_ns += s(61)
+    scene.turn()
+    assert party.sqns() == [1, 2, 3]
+    assert party.sink.events == ["began"]
+
+
+def test_a_taken_port_is_replaced_by_one_other_for_all_sources(scene: Scene, stranger: socket.socket) -> None:
+    source, taken = scene.source(), stranger.getsockname()[1]
+    assert source.acquire(port=taken, allow_ephemeral=1) is source.acquire(port=taken, allow_ephemeral=1)
+
+
 # over the death of a process
 
 

@@ -5,12 +5,15 @@ Each datagram goes to all of them, and has one number for all. Repairs go to who
 forgotten; whoever was, or never asked, and says something is told by a reset.
 
 Source: transport notes, section 7; UM Configuration Guide, `transport_lbtru_client_activity_timeout`. Guess: a NAK is a
-sign of life as an acknowledgement is.
+sign of life as an acknowledgement is; a timeout of 0 is none; session messages begin with the first client, whether
+there was data or not, as a session without data would end for it. A client that has shown nothing but its request is
+forgotten after a third of the timeout, so that requests in the name of others bring them little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +24,9 @@ from dro.proto.repair.source import SourceSession, SourceStats
 
 CLIENTS_MAX: Final = 1024
 """Of one session. Guess: UM has no limit; each costs a copy of all data, so more have use for multicast."""
+CLIENTS_OF_ONE: Final = 128
+"""Of one IPv4 address, for the same reason."""
+TRIAL_SHARE: Final = 3
 
 ClientAddress = tuple[str, int]
 """IPv4 address and UDP port."""
@@ -98,12 +104,15 @@ class ClientList:
     source: SourceSession
     timeout_ns: int
     most: int = CLIENTS_MAX
-    _clients: dict[ClientAddress, _Client] = field(default_factory=dict)
+    of_one: int = CLIENTS_OF_ONE
+    _clients: dict[ClientAddress, _Client] = field(default_factory=dict)  # that have shown life
+    _on_trial: dict[ClientAddress, _Client] = field(default_factory=dict)  # that have only asked
+    _of_address: Counter[str] = field(default_factory=Counter)
     _waiting: dict[ClientAddress, _Client] = field(default_factory=dict)  # for the retransmission limit
 
     @property
     def addresses(self) -> list[ClientAddress]:
-        return list(self._clients)
+        return [*self._clients, *self._on_trial]
 
     @property
     def waiting_count(self) -> int:
@@ -113,15 +122,17 @@ class ClientList:
     def on_request(self, address: ClientAddress, now_ns: int) -> list[ClientEffect]:
         """ClientAnswer a request to connect; one that is repeated is answered again."""
         effects: list[ClientEffect] = []
-        if not self._heard(address, now_ns):
-            if len(self._clients) >= self.most:
+        if self._find(address) is None:
+            if len(self._clients) + len(self._on_trial) >= self.most or self._of_address[address[0]] >= self.of_one:
                 return [ClientRefused(address, now_ns)]
             effects.append(self.add(address, now_ns))
         return [*effects, SendSyn(address, self.source.make_sm(now_ns))]
 
     def add(self, address: ClientAddress, now_ns: int) -> ClientConnected:
         """Take one in that has asked, this process or the one before."""
-        self._clients[address] = _Client(now_ns, self.source.for_one_receiver())
+        self._on_trial[address] = _Client(now_ns, self.source.for_one_receiver())
+        self._of_address[address[0]] += 1
+        self.source.begin(now_ns)
         return ClientConnected(address, now_ns)
 
     def on_acknowledgement(self, address: ClientAddress, now_ns: int) -> list[ClientEffect]:
@@ -135,8 +146,12 @@ class ClientList:
         client = self._clients[address]
         return self._answers(address, client, client.retransmitter.on_nak(sqns, now_ns))
 
+    def _find(self, address: ClientAddress) -> _Client | None:
+        return self._clients.get(address) or self._on_trial.get(address)
+
     def _heard(self, address: ClientAddress, now_ns: int) -> bool:
-        client = self._clients.pop(address, None)
+        """Note a sign of life; False of one that is no client."""
+        client = self._clients.pop(address, None) or self._on_trial.pop(address, None)
         if client is None:
             return False
         client.heard_ns = now_ns
@@ -154,27 +169,41 @@ class ClientList:
 
     def next_deadline(self) -> int | None:
         """Return when `on_timer` has work, ns."""
-        deadlines = [client.heard_ns + self.timeout_ns for client in [*self._clients.values()][:1]]
+        deadlines = []
+        for clients, timeout_ns in self._timeouts():
+            if clients:
+                deadlines.append(next(iter(clients.values())).heard_ns + timeout_ns)
         deadlines += [w for client in self._waiting.values() if (w := client.retransmitter.wake_ns) is not None]
         return min(deadlines, default=None)
 
     def on_timer(self, now_ns: int) -> list[ClientEffect]:
         """Forget who is silent, and send what waits for the limit."""
         effects: list[ClientEffect] = []
-        while self._clients:
-            address, client = next(iter(self._clients.items()))
-            if client.heard_ns + self.timeout_ns > now_ns:
-                break
-            self._forget(address)
-            effects.append(ClientDisconnected(address, now_ns))
+        for clients, timeout_ns in self._timeouts():
+            while clients:
+                address, client = next(iter(clients.items()))
+                if client.heard_ns + timeout_ns > now_ns:
+                    break
+                self._forget(address)
+                effects.append(ClientDisconnected(address, now_ns))
         for address, client in list(self._waiting.items()):
             wake_ns = client.retransmitter.wake_ns
             if wake_ns is not None and wake_ns <= now_ns:
                 effects += self._answers(address, client, client.retransmitter.drain(now_ns))
         return effects
 
+    def _timeouts(self) -> Iterator[tuple[dict[ClientAddress, _Client], int]]:
+        """Say how long clients of both kinds are waited for."""
+        if self.timeout_ns:
+            yield self._clients, self.timeout_ns
+            yield self._on_trial, self.timeout_ns // TRIAL_SHARE
+
     def _forget(self, address: ClientAddress) -> None:
-        self._clients.pop(address).retransmitter.close()
+        client = self._clients.pop(address, None) or self._on_trial.pop(address)
+        client.retransmitter.close()
+        self._of_address[address[0]] -= 1
+        if not self._of_address[address[0]]:
+            del self._of_address[address[0]]
         self._waiting.pop(address, None)
 
     def close(self) -> None:

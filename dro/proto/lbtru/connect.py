@@ -5,14 +5,14 @@ of life, not a flow control.
 
 Source: transport notes, section 7; UM Configuration Guide, `transport_lbtru_connect_interval`,
 `_maximum_connect_attempts`, `_acknowledgement_interval`. Guess: data that comes before the answer to a request is one;
-the first acknowledgement leaves at once.
+the first acknowledgement leaves at once, and with an interval of 0 no other; requests are at least 1 ms apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dro.clock import ms
+from dro.clock import NS_PER_MS, ms
 from dro.proto.repair.receiver import ReceiverSession
 
 
@@ -48,7 +48,7 @@ class ConnectCore:
         self.is_connected = False
         self._cfg = cfg
         self._attempts = 0
-        self._due_ns = now_ns
+        self._due_ns: int | None = now_ns
         self._sends: list[SendConnectRequest | SendAcknowledgement] = []
 
     def on_heard(self, now_ns: int) -> None:
@@ -67,23 +67,24 @@ class ConnectCore:
         if self.session.has_ended:
             return None
         of_session = self.session.next_deadline() if self.is_connected else None
-        return self._due_ns if of_session is None else min(self._due_ns, of_session)
+        return min((due for due in (self._due_ns, of_session) if due is not None), default=None)
 
     def on_timer(self, now_ns: int) -> None:
         """Do everything that is due at or before `now_ns`."""
         if self.is_connected:
             self.session.on_timer(now_ns)
-        if self.session.has_ended or now_ns < self._due_ns:
+        if self.session.has_ended or self._due_ns is None or now_ns < self._due_ns:
             return
         if self.is_connected:
             self._sends.append(SendAcknowledgement(self.session.contiguous, now_ns))
-            self._due_ns = now_ns + self._cfg.acknowledgement_ns
+            interval_ns = self._cfg.acknowledgement_ns
+            self._due_ns = now_ns + interval_ns if interval_ns else None
         elif self._attempts >= self._cfg.attempts:
             self.session.end(now_ns)
         else:
             self._attempts += 1
             self._sends.append(SendConnectRequest(now_ns))
-            self._due_ns = now_ns + self._cfg.interval_ns
+            self._due_ns = now_ns + max(self._cfg.interval_ns, NS_PER_MS)
 
     def take_sends(self) -> list[SendConnectRequest | SendAcknowledgement]:
         """Return what is to be sent since the last call, in order."""

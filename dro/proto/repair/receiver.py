@@ -308,6 +308,11 @@ class ReceiverSession:
     # questions
 
     @property
+    def end_ns(self) -> int:
+        """Return when the session ends unless something comes, ns."""
+        return int(self.active_ns + self._timeout_ns)
+
+    @property
     def missing(self) -> int:
         """Datagrams that are asked for."""
         return self._loss.count

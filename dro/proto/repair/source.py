@@ -172,6 +172,11 @@ class SourceSession:
         """One NAK packet of this session; returns what to send, in order."""
         return [*self._retransmitter.on_nak(sqns, now_ns)]
 
+    def begin(self, now_ns: int) -> None:
+        """Send session messages from now on, also before the first data."""
+        if self._sm.due_ns is None:
+            self._sm.restart(now_ns)
+
     def for_one_receiver(self) -> Retransmitter:
         """Return what answers the NAKs of one receiver, where repairs go to those alone that ask for them."""
         return self._retransmitter.another()

@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 
 _BATCHES_PER_TURN: Final = 4
+_READS_BEFORE_END: Final = 64
 NAK_OVERHEAD_BYTES: Final = 16
 _IS_NOTED: Final = 1
 NO_ROOM: Final = RunTable(0)
@@ -279,6 +280,12 @@ class SessionSocket(DataReader):
 
     # receiving
 
+    def _read_out(self) -> None:
+        """Read what waits, before a session ends of silence: it may be this process that was away."""
+        for _ in range(_READS_BEFORE_END):
+            if not self._kept.gate.is_open or self._socket.fileno() < 0 or not self._on_readable():
+                break
+
     def _is_idle(self) -> bool:
         """Say whether nobody wants what comes."""
         return not self._sessions
@@ -422,6 +429,8 @@ class SessionSocket(DataReader):
         while self._due:
             session = next(iter(self._due))
             del self._due[session]
+            if not session.is_left and self._clock.now_ns() >= session.core.end_ns:
+                self._read_out()
             if not session.is_left:
                 now_ns = self._clock.now_ns()
                 session.on_timer(now_ns)

@@ -89,7 +89,7 @@ class IpcReceiver(ReceiverTransport, DataReader):
         self._has_joined = False
         self._is_paced = False
         self._at = lbtipc.NEW  # the record to go on with
-        self._life = self._process = 0
+        self._life = self._asked = 0
         self._said = self._said_bytes = 0
         self._is_left = False
         # Not at once: what fails on the spot would end before its sources are bound.
@@ -193,7 +193,7 @@ class IpcReceiver(ReceiverTransport, DataReader):
                 self._has_joined = self.was_connected = True
                 self._is_paced = is_receiver_paced
                 self._said, self._said_bytes = at, 0  # of bytes too few: it says once more than it has to
-                self._life, self._process = memory.life, memory.process
+                self._life, self._asked = memory.life, memory.asked
                 self.core.on_connected(now_ns)
                 self._note()
                 if self._sock is not None:
@@ -294,14 +294,14 @@ class IpcReceiver(ReceiverTransport, DataReader):
         self._perform(now_ns)
 
     def _say_position(self, memory: RecordReader) -> None:
-        """Say how far it is where the session waits for it, and that is a good deal, or another process asks."""
+        """Say how far it is where the session waits for it, and that is a good deal, or it asks."""
         if not self._is_paced or (
-            memory.process == self._process
+            memory.asked == self._asked
             and memory.number - self._said < memory.entries // SAID_SHARE
             and memory.end - self._said_bytes < memory.capacity // SAID_SHARE
         ):
             return
-        sock = self._sock
+        sock, asked = self._sock, memory.asked
         if sock is None:
             return
         try:
@@ -311,7 +311,7 @@ class IpcReceiver(ReceiverTransport, DataReader):
             return
         except OSError:
             return  # its end is read in a moment
-        self._process, self._said, self._said_bytes = memory.process, memory.number, memory.end
+        self._asked, self._said, self._said_bytes = asked, memory.number, memory.end
 
     def _on_writable(self) -> None:
         if self._sock is not None and self._memory is not None:
@@ -349,5 +349,7 @@ class IpcReceiver(ReceiverTransport, DataReader):
 
     def _on_timer(self) -> None:
         now_ns = self._loop.now_ns()
+        if self._has_joined:
+            self._read(now_ns)  # before it ends of silence: it may be this process that was away
         self.core.on_timer(now_ns)
         self._perform(now_ns)

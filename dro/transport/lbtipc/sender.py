@@ -162,6 +162,7 @@ class IpcSender:
             end = ends[until - 1]
             if not self._write(view[start:end]):
                 self._is_blocked, self._wanted_bytes, self._blocked_ns = True, end - start, now_ns
+                memory.ask()
                 break
             self._count_sent(until - done, end - start)
             done, start = until, end
@@ -294,6 +295,9 @@ class IpcSender:
             case IpcPosition(at) if client.has_joined:
                 self.core.on_position(client.number, at, self._memory.count)
                 self._unblock()
+                if self._is_blocked and at < self._memory.count:  # it says so again when it has read on
+                    self._memory.ask()
+                    self._loop.at_turn_end(self._wake)
             case IpcHello(session_id) if session_id != self.address.session_id:
                 self._refuse(client, Refused.SESSION)
             case IpcHello() if self.core.is_full and not client.has_joined:

@@ -97,6 +97,7 @@ class LbtruSenders(SenderPool[int]):
         self._events = events
         self._sm_before_data = sm_before_data
         self._kept = KeptSenders(host.kept, SOURCE_KIND)
+        self._instead: dict[int, int] = {}  # ports by explicit ones that were taken
         o = LbtruSourceOptions.of(host.options)
         now_ns = host.loop.now_ns()
         self._data_limiter = RateLimiter(o.data_rate_bps, o.rate_interval_ns, now_ns)
@@ -107,7 +108,7 @@ class LbtruSenders(SenderPool[int]):
         if former and (sender := self._former(former, o)) is not None:
             return sender
         if o.port:
-            return self._open.get(o.port) or self._explicit(o)
+            return self._open.get(self._instead.get(o.port, o.port)) or self._explicit(o)
         if len(self._open) < max(1, o.maximum_ports):
             try:
                 return self._open_session(o, range(o.port_low, o.port_high + 1), "transport_lbtru_port_low/_high")
@@ -123,6 +124,7 @@ class LbtruSenders(SenderPool[int]):
             if not o.allow_ephemeral:
                 raise
         sender = self._open_session(replace(o, port=0), (0,), "transport_lbtru_allow_ephemeral")
+        self._instead[o.port] = sender.address.port
         limited(LogEvent.LBTRU_PORTS_TAKEN, extra={"low": o.port, "high": o.port, "port": sender.address.port})
         return sender
 

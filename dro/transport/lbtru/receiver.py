@@ -56,6 +56,8 @@ class LbtruReceiver(DatagramReceiver):
         session_id = address.session_id
         key = SID_KEY << 32 | session_id if session_id else address.port
         super().__init__(address, key, core, sink, on_ended, owner)
+        self.sender = mmsg.raw_address(*self.source_at)
+        self.stream.only_from = self.sender
         self.connection = ConnectCore(config, core, now_ns)
         self.sid: tuple[TransportOption, ...] = (lbtru.sid_option(session_id),) if session_id else ()
         self.was_connected = False
@@ -119,8 +121,7 @@ class LbtruSocket(SessionSocket):
     ) -> LbtruReceiver:
         now_ns = self._clock.now_ns()
         session = LbtruReceiver(address, core, sink, on_ended, self, config, now_ns)
-        sender = mmsg.raw_address(*session.source_at)
-        self._by_sender.setdefault(sender, {})[address.session_id] = session
+        self._by_sender.setdefault(session.sender, {})[address.session_id] = session
         if self._add(session):
             session.connection.on_heard(now_ns)
             session.was_connected = True
@@ -130,12 +131,11 @@ class LbtruSocket(SessionSocket):
     def _forget(self, session: DatagramReceiver) -> None:
         super()._forget(session)
         assert isinstance(session, LbtruReceiver)
-        sender = mmsg.raw_address(*session.source_at)
-        there = self._by_sender.get(sender, {})
+        there = self._by_sender.get(session.sender, {})
         if there.get(session.address.session_id) is session:  # type: ignore[union-attr]
             del there[session.address.session_id]  # type: ignore[union-attr]
             if not there:
-                del self._by_sender[sender]
+                del self._by_sender[session.sender]
 
     def _on_datagram(self, view: memoryview, offset: int, length: int, sender: int, now_ns: int) -> None:
         try:

@@ -93,6 +93,7 @@ def test_t25_a_client_is_sent_to_until_it_is_silent_for_the_timeout() -> None:
 def test_a_nak_is_a_sign_of_life_and_of_a_stranger_it_is_answered_by_a_reset() -> None:
     bench = ClientsBench()
     bench.request(0)
+    bench.acknowledge(0)
     bench.data(1)
     bench.nak(9000, 0)
     bench.nak(9001, 0, client=B)
@@ -172,8 +173,49 @@ def test_there_are_no_more_clients_than_may_be() -> None:
     bench.request(1, B)
     bench.acknowledge(2, B)
     assert bench.notes[2:] == [(1, B, "refused"), (2, B, "rst")]
-    bench.request(10_000, B)
-    assert bench.notes[4:6] == [(10_000, A, "disconnect"), (10_000, B, "connect")]
+    bench.acknowledge(3, A)
+    bench.request(10_003, B)
+    assert bench.notes[4:6] == [(10_003, A, "disconnect"), (10_003, B, "connect")]
+
+
+def test_one_address_has_no_more_clients_than_may_be() -> None:
+    bench = ClientsBench()
+    bench.clients.of_one = 2
+    for port in (1, 2, 3):
+        bench.request(0, (A[0], port))
+    bench.request(0, B)
+    assert [note[2] for note in bench.notes] == ["connect", "syn", "connect", "syn", "refused", "connect", "syn"]
+    bench.acknowledge(10, (A[0], 1))
+    bench.tick(9000)
+    bench.request(9000, (A[0], 3))
+    assert bench.notes[-2][1:] == ((A[0], 3), "connect"), "those that showed no life have gone"
+
+
+def test_who_only_asks_is_sent_to_for_a_third_of_the_timeout() -> None:
+    bench = ClientsBench()
+    for t in (0, 1000, 3000):
+        bench.request(t)
+    assert bench.data(3332) == [A]
+    assert bench.data(3334) == []
+    assert bench.notes[-1] == (3333, A, "disconnect")
+
+
+def test_a_timeout_of_0_is_none() -> None:
+    bench = ClientsBench()
+    bench.clients.timeout_ns = 0
+    bench.request(0)
+    bench.acknowledge(1)
+    assert bench.data(10_000_000) == [A]
+    assert bench.clients.next_deadline() is None
+
+
+def test_session_messages_begin_with_the_first_client() -> None:
+    bench = ClientsBench()
+    assert bench.source.next_deadline() is None
+    bench.request(500)
+    assert bench.source.next_deadline() == ms(700)
+    bench.request(600, B)
+    assert bench.source.next_deadline() == ms(700)
 
 
 def test_when_the_session_closes_nothing_waits_and_nobody_is_sent_to() -> None:

@@ -170,3 +170,18 @@ def test_who_goes_on_with_a_session_acknowledges_at_once_and_asks_nothing() -> N
     bench.core.on_heard(0)
     bench.tick(600)
     assert bench.notes == [(0, "ack", 7), (0, "bos"), (500, "ack", 7)]
+
+
+def test_without_an_interval_only_the_first_acknowledgement_leaves() -> None:
+    bench = ConnectBench(ConnectConfig(acknowledgement_ns=0))
+    bench.session_message(0, 9)
+    bench.tick(59_000)
+    assert bench.notes == [(0, "creq"), (0, "bos"), (0, "ack", 9)]
+    bench.tick(60_000)
+    assert bench.notes[3:] == [(60_000, "eos")]
+
+
+def test_requests_are_a_millisecond_apart_at_least() -> None:
+    bench = ConnectBench(ConnectConfig(interval_ns=0, attempts=5))
+    bench.tick(100)
+    assert bench.notes == [*requests(range(5)), (5, "eos")]
