@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,14 +22,16 @@ from tests.netns.test_direct_link import tool
 from tests.rigs.effort import IS_LONG
 from tests.rigs.netns.app import App, Board, assert_same, wait_delivered
 from tests.rigs.netns.harness import Net
-from tests.rigs.netns.topology import Dro, app_hosts, running_dro
+from tests.rigs.netns.judged import Watch
+from tests.rigs.netns.topology import Dro, app_hosts, running_dro, trd_name
 from tests.rigs.waiting import wait_until
 
-pytestmark = [pytest.mark.netns]
+pytestmark = [pytest.mark.netns, pytest.mark.tshark]
 
 PREFIXES: Final = {"tcp": "TCP:", "lbtrm": "LBTRM:", "lbtru": "LBT-RU:", "lbtipc": "LBT-IPC:"}
 """How source strings of each transport begin."""
 TRANSPORTS: Final = tuple(PREFIXES)
+Judged = Callable[..., AbstractContextManager[Watch]]
 MESSAGES: Final = 10_000 if IS_LONG else 200
 FIRST: Final = 5
 """Messages of each source before packets get lost: from then on all sessions have begun."""
@@ -113,14 +117,16 @@ class Applications:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS + 60)
-def test_each_transport_becomes_each_other_in_both_directions(net: Net) -> None:
+def test_each_transport_becomes_each_other_in_both_directions(net: Net, judged: Judged) -> None:
     """Messages of 1 to 7,000 bytes; then the same while packets of LBT-RM and LBT-RU get lost at all hosts."""
     assert set(TRANSPORTS) == set(KINDS)
     net.mtu = 9000
+    net.capture_mib = 128
     (net.folder / "um.xml").write_text(UM_XML)
     daemon = f"<xml-config>{net.folder}/um.xml</xml-config>"
     kinds, more = dict.fromkeys((1, 2), "tcp"), dict.fromkeys((1, 2), OUT)
-    with running_dro(net, kinds, more=more, daemon=daemon) as dro:
+    watch = nullcontext() if IS_LONG else judged(trd_name(1), trd_name(2))  # a gigabyte is too much to judge
+    with watch, running_dro(net, kinds, more=more, daemon=daemon) as dro:
         apps = Applications(net, dro, Board())
         apps.open(ALL)
         apps.send(ALL, FIRST, 0)
@@ -142,11 +148,11 @@ def test_each_transport_becomes_each_other_in_both_directions(net: Net) -> None:
 
 
 @pytest.mark.parametrize("transport", ["lbtru", "lbtipc"])
-def test_a_fragment_that_does_not_fit_is_dropped_and_all_others_pass(net: Net, transport: str) -> None:
+def test_a_fragment_that_does_not_fit_is_dropped_and_all_others_pass(net: Net, judged: Judged, transport: str) -> None:
     """10,000 bytes in one TCP fragment of up to 65,535, to datagrams of 8,192."""
     board = Board()
     large = "context transport_tcp_datagram_max_size 65535\n"
-    with running_dro(net, {1: "tcp", 2: transport}, um={1: large}) as dro:
+    with judged(trd_name(1)), running_dro(net, {1: "tcp", 2: transport}, um={1: large}) as dro:
         hosts = app_hosts(net, 1, 2)
         source = App(hosts[1], dro.configs[1], board, "source")
         receiver = App(dro.host if transport == "lbtipc" else hosts[2], dro.configs[2], board)
@@ -167,9 +173,9 @@ def test_a_fragment_that_does_not_fit_is_dropped_and_all_others_pass(net: Net, t
 
 
 @pytest.mark.parametrize("transport", ["lbtru", "lbtipc"])
-def test_with_one_size_everywhere_large_messages_pass(net: Net, transport: str) -> None:
+def test_with_one_size_everywhere_large_messages_pass(net: Net, judged: Judged, transport: str) -> None:
     """`lbmsrc` and `lbmrcv`: up to 10,000 bytes, in one or two fragments, each verified."""
-    with running_dro(net, {1: "tcp", 2: transport}) as dro:
+    with judged(trd_name(1)), running_dro(net, {1: "tcp", 2: transport}) as dro:
         hosts = app_hosts(net, 1, 2)
         near = dro.host if transport == "lbtipc" else hosts[2]
         receiver = tool(near, "lbmrcv", "-c", str(dro.configs[2]), "-V", "-O", "-r", "300", "big")

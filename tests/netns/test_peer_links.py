@@ -147,13 +147,6 @@ def triangle(folder: Path) -> Plan:
     )
 
 
-def test_applications_are_closed_when_their_test_fails(net: Net, tmp_path: Path) -> None:
-    with suppress(KeyError), dros_of(net, triangle(tmp_path)) as dros:
-        application = dros.application(1)
-        raise KeyError
-    assert application.context._is_closed
-
-
 def test_a_triangle_of_processes_in_which_one_after_the_other_is_killed(net: Net, tmp_path: Path) -> None:
     with dros_of(net, triangle(tmp_path)) as dros:
         capture = net.start_capture(dros.host.namespace, "lo", "lo", "")
