@@ -23,7 +23,7 @@ from tests.supervisor.tools.demo.terminals import Terminal, pictures_of
 
 def test_all_that_is_to_be_seen_fits_a_terminal_of_24_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback=(80, 24): os.terminal_size((80, 24)))
     network = DemoNetwork({}, tmp_path, threading.Event(), CLOUD)
     told = {one.name: ResolverFigures(2, 123456) for one in CLOUD.resolvers}
     network.view = NetworkState((LinkState("A-B", True, 1, 123456789, 500.0),), CLOUD.dros_to, resolvers=told)

@@ -128,7 +128,7 @@ def test_what_there_is_to_try_is_seen_on_a_terminal_of_24_lines(
     monkeypatch: pytest.MonkeyPatch, network: DemoNetwork, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback=(80, 24): os.terminal_size((80, 24)))
     arrivals = [Arrivals("receiver, TRD 2"), Arrivals("wildcard, TRD 3")]
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         ports = {f"{kind}{i}": 10000 + i for kind in ("link", "web") for i in range(3)}
