@@ -294,7 +294,8 @@ def test_an_interface_that_is_down(trds: Trds) -> None:
 def test_socket_buffers_that_are_not_granted(trds: Trds) -> None:
     trds.um(1, "context transport_lbtrm_receiver_socket_buffer 1073741824\n")
     trds.um(2, "context resolver_multicast_receiver_socket_buffer 65536\n"
-               "context transport_lbtrm_receiver_socket_buffer 131072\n")  # fmt: skip
+               "context transport_lbtrm_receiver_socket_buffer 131072\n"
+               "context transport_lbtru_receiver_socket_buffer 131072\n")  # fmt: skip
     told = trds.doctor(wrapper=["setpriv", "--bounding-set=-net_admin"])
     warned = [c for c in told.of("warn") if "1073741824 bytes asked" in c["what"]]
     assert [(c["portal"], c["check"]) for c in warned] == [("G1-TRD1", "socket buffers")]
