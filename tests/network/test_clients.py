@@ -130,7 +130,7 @@ def test_messages_are_whole_in_both_orders_while_a_tenth_of_the_datagrams_is_los
             at += 1
         return at
 
-    module = "dro.transport.lbtrm.receiver."
+    module = "dro.transport.datagrams.receiver."
     monkeypatch.setattr(module + "scan_datagrams", lossy)
     net = make({"A": [1, 2]})
     net.start()

@@ -174,7 +174,7 @@ def test_lost_datagrams_are_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
             at += 1
         return at
 
-    module = "dro.transport.lbtrm.receiver."
+    module = "dro.transport.datagrams.receiver."
     monkeypatch.setattr(module + "scan_datagrams", lossy)
     payloads = messages_of(3, 1000, (10, 1000, 20000))
     with BlockingContext(config) as a, BlockingContext(config) as b:
