@@ -285,7 +285,8 @@ def test_binary_statistics_are_sent_at_their_intervals_and_when_they_have_change
             if "fragment" in name:
                 part = "receive_stats" if f"receive_stats.{name}" in last() else "send_stats"
                 assert last()[f"{part}.{name}"] == value, name
-        raw = [raw for _, raw in listener.heard if raw[2:4] == PORTSTAT.to_bytes(2, sys.byteorder)][-1]
+        stats = [raw for _, raw in listener.heard if raw[2:4] == PORTSTAT.to_bytes(2, sys.byteorder)]
+        raw = [raw for raw in stats if decode_binary(raw).values["portal_name"] == "P2"][-1]
         record = read_structure("tnwg_portal_endpoint_dstat_record_t", raw, 288, sys.byteorder)
         assert len(raw) == 960
         assert record == {k: v for k, v in decode_binary(raw).values.items() if k in record}
