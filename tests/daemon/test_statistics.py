@@ -48,7 +48,6 @@ from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 TRANSPORTS: Final = {1: "tcp", 2: "lbtrm"}
-LATE_S: Final = 2.5
 TRD_OF_STATISTICS: Final = 3
 PORTALS: Final = ("P1", "P2", "P3")
 MESSAGES: Final = 200
@@ -244,13 +243,6 @@ def times_of(listener: Listener, name: str, portal: str = "", attr_type: str = "
     ]
 
 
-def comes_each(interval_s: float, times: list[float]) -> bool:
-    """Say whether messages came at an interval; a busy machine may hold one up, and the next comes on time."""
-    in_all = times[-1] - times[0]
-    is_not_too_often = in_all > (len(times) - 1) * interval_s - LATE_S
-    return is_not_too_often and all(after - before < interval_s + LATE_S for before, after in pairwise(times))
-
-
 def test_binary_statistics_are_sent_at_their_intervals_and_when_they_have_changed(tmp_path: Path) -> None:
     groups = (
         '<group name="default" ivl="1"/><group name="portal-config" ivl="2"/><group name="gateway-config" ivl="3"/>'
@@ -261,9 +253,9 @@ def test_binary_statistics_are_sent_at_their_intervals_and_when_they_have_change
     ):
         site.wait(lambda: len(times_of(listener, "GATEWAYCFG")) >= 3, "three configurations", 30)
         configs = times_of(listener, "GATEWAYCFG")
-        assert comes_each(3, configs)
+        assert all(2.5 < after - before < 4.5 for before, after in pairwise(configs))
         options = times_of(listener, "PORTCFG", "P1", "source context")
-        assert comes_each(2, options)
+        assert all(1.5 < after - before < 3.5 for before, after in pairwise(options))
         quiet = len(times_of(listener, "PORTSTAT", "P1"))
         rounds = len(options)
         site.wait(lambda: len(times_of(listener, "PORTCFG", "P1", "source context")) > rounds + 2, "more rounds", 30)

@@ -19,9 +19,8 @@ from tests.rigs.site import ROUTE_MANAGER, Site
 ALL: Final = (ROUTE_MANAGER, *WORKERS)
 TOPICS: Final = 5
 RATE: Final = 500
-SILENCE_S: Final = 4.0
-"""Of a busy machine, on which 2.54 s were seen; half a second of a quiet one (docs/performance.md). A portal without
-routes waits for 5 s or more: this limit tells that from a slow machine."""
+SILENCE_S: Final = 2.5
+"""Of a busy machine; half a second of a quiet one (docs/performance.md). Without its routes a portal waits for 5 s."""
 AT_ONCE: Final = tuple(combinations(ALL if IS_LONG else ALL[:3], 2))
 APART: Final = tuple(permutations(ALL, 2)) if IS_LONG else ((ROUTE_MANAGER, "P1"), ("P3", "P1"))
 
