@@ -7,12 +7,14 @@ shows the first failure, with what the machine did at that moment. Everybody els
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
@@ -37,9 +39,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the state of the machine to the report of a failure that may be one of processes."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the state of the machine to the report of a failure that may be one of processes.
+
+    What the frames of a failure hold ends here: a process or file that was left open fails this test, not a later one.
+    """
     report = yield
+    error = call.excinfo.value if report.failed and call.excinfo is not None else None
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            _ = frame.f_locals  # a copy that pytest has looked at is made anew, and empty
+        error = error.__cause__ or error.__context__
+    if report.failed:
+        gc.collect()
     if report.failed and lane_of_id(item.nodeid) is Lane.PROCESSES:
         files = getattr(item, "funcargs", {}).get("tmp_path", "none")
         began = time.strftime("%H:%M:%S", time.gmtime(report.start))

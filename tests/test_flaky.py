@@ -56,6 +56,23 @@ def test_one_failure_in_four_runs_is_flaky(tmp_path: Path, options: tuple[str, .
         assert f"{sys.executable} -m pytest" in text  # among the processes
 
 
+def test_what_a_failed_test_left_open_does_not_fail_a_later_one(tmp_path: Path) -> None:
+    """Also when it is collected only then, and when it hangs in what was raised while another error was handled."""
+    left = """
+import gc
+def test_left():
+    cycle = [open(__file__)]
+    cycle.append(cycle)
+    try:
+        raise ValueError("the first")
+    except ValueError:
+        assert cycle == "the second"
+def test_later(): gc.collect()
+"""
+    _, said = run(tmp_path, {FAST: left}, "-W", "error", "-p", "no:randomly", ci="")
+    assert "1 failed, 1 passed" in said.splitlines()[-1], said
+
+
 @pytest.mark.parametrize("again", [2, 3, 4])
 def test_a_second_failure_fails_the_run(tmp_path: Path, again: int) -> None:
     status, said = run(tmp_path, {PROCESSES: fails(1, again), FAST: GOOD})

@@ -90,9 +90,11 @@ def test_an_upgrade_that_fails_at_a_portal_goes_back_when_what_was_left_of_the_f
     def upgrade(site: Site) -> None:
         before = versions(site)
         first = begin(site.pid, "upgrade", "--to", str(make_program(tmp_path, other_program.SLOWLY_BAD_PORTAL)))
-        site.wait(lambda: "DRO is taken over" in site.log, "the other program")
-        site.kill("tnwgd-former")
-        assert ended(first) == 1
+        with first:
+            site.wait(lambda: "upgrade begins" in site.log, "the exec")
+            site.wait(lambda: "DRO is taken over" in site.log, "the other program")
+            site.kill("tnwgd-former")
+            assert ended(first) == 1
         assert versions(site) == before
         assert "cannot start a process worker=P2" in site.log
 
