@@ -142,6 +142,8 @@ class EndpointPortal:
         )  # fmt: skip
         self._shell.on_forwards_again = ctx.kept_state.gate.open
         self._shell.start(self)
+        if self._library is not None:
+            self._library.refresh()  # who asks for it once the portal is ready gets it
 
     def _context(
         self, part: str, options: UmOptions, rng: random.Random, resolution: TopicResolution | None = None

@@ -378,6 +378,18 @@ def never() -> set[tuple[str, str]]:
     }
 
 
+def test_contexts_are_shown_as_soon_as_a_portal_is_there(make: Make) -> None:
+    net = make(PLAN, daemon=ON)
+    net.start()
+    for worker in (1, 2):
+        rows = read_library(net.dros["A"].folder / f"library.{worker}")
+        assert {row.key for row in rows} == {
+            LibraryKey(CONTEXT, RECEIVING),
+            LibraryKey(CONTEXT, SENDING),
+            LibraryKey(EVENT_QUEUE, QUEUE),
+        }
+
+
 @pytest.mark.parametrize("name", STIMULI)
 def test_what_happens_moves_its_figures_and_none_that_is_said_to_stay(make: Make, name: str) -> None:
     transport, happens, sending, moved = STIMULI[name]
