@@ -202,7 +202,8 @@ def test_a_link_that_is_cut_is_back_in_time(net: Net, judged: Judged, tmp_path: 
 def test_an_address_that_goes_and_comes_back(net: Net, judged: Judged, tmp_path: Path, name: str) -> None:
     """Of the end that connects, and of the end that listens."""
     example = quick("peer-link", tmp_path)
-    with network_of(net, example) as network, judged(*example.networks(), decode_as=example.decoding()):
+    capturing = judged(*example.networks(), decode_as=example.decoding(), allow=REPEATED)
+    with network_of(net, example) as network, capturing:
         network.start()
         traffic = Traffic(network)
         traffic.until(lambda: all(flow.is_heard for flow in traffic.flows))
