@@ -231,11 +231,8 @@ def test_each_datagram_is_handed_up_once_or_reported_lost(seed: int) -> None:
             pause = net.rng.choice((s(1), s(8), s(15), s(90)))
             net.at(when, net.cut, pause)
     net.run(HOUR)
-    loss, net.loss, net.cut_until = (
-        net.loss,
-        0.0,
-        0,
-    )  # what is missing now is repaired or given up, and the tail is noticed
+    # what is missing now is repaired or given up, and the tail is noticed
+    loss, net.loss, net.cut_until = net.loss, 0.0, 0
     net.run(HOUR + s(120))
     after = net.source.core.next_sqn
     for receiver in net.receivers:
@@ -243,6 +240,6 @@ def test_each_datagram_is_handed_up_once_or_reported_lost(seed: int) -> None:
         assert receiver.core.session.missing == 0
         expected = {receiver.first + n & 0xFFFFFFFF for n in range(ahead(after, receiver.first))}
         assert receiver.up | receiver.lost == expected
-        if loss <= 0.05:
+        if loss <= 0.05 and expected:  # one that was cut off until after the last datagram has none
             assert len(receiver.up) > len(receiver.lost)
     assert net.sent > 1000
