@@ -229,6 +229,10 @@ def test_too_many_are_not_kept(lives: Lives, until: Until, pair: Pair, monkeypat
 @pytest.mark.parametrize("left", [0, 5])
 def test_without_a_descriptor_left_a_socket_is_not_kept(lives: Lives, until: Until, pair: Pair, left: int) -> None:
     """Also when the last ones are needed for forks. What had the name before is not that socket, so it goes."""
+    highest = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+    fillers = [os.dup(0)]
+    while fillers[-1] < highest:  # a number that was free among those of other tests would be one that is left
+        fillers.append(os.dup(0))
     lives.worker.keep(b"a", pair[0])
     until(lambda: len(lives.keeper) == 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -241,6 +245,8 @@ def test_without_a_descriptor_left_a_socket_is_not_kept(lives: Lives, until: Unt
         until(lambda: len(lives.told) == 2)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in fillers:
+            os.close(fd)
     assert lives.told == [("the parent has no descriptor left for it", remedy_of(24))] * 2
     assert len(lives.keeper) == 0
 

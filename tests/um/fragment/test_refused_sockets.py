@@ -15,6 +15,7 @@ from dro.um.fragment.context import FragmentContext
 from dro.wire.source_string import LbtrmAddress, TcpAddress
 from tests.fakes.faulty_sockets import FaultySockets
 from tests.fakes.um_contexts import RecordingSink, Stepper, private_config
+from tests.rigs.freed import collector_off
 
 LOOPBACK = 0x7F000001
 
@@ -34,6 +35,13 @@ def context(stepper: Stepper) -> Iterator[Refused]:
     made = Refused(stepper)
     yield made
     made.made.close()
+
+
+@pytest.fixture(autouse=True)
+def others_keep_theirs() -> Iterator[None]:
+    """Free what other tests have left before, and nothing of it meanwhile: descriptors are compared."""
+    with collector_off():
+        yield
 
 
 def descriptors() -> list[str]:
