@@ -10,7 +10,7 @@ from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor
 
 from dro.errors import DecodeError
 from dro.proto.peerlink import messages as peer_messages
-from dro.proto.unicast.requests import NotTaken, RequestReader
+from dro.proto.unicast.messages import NotTaken, UnicastReader
 from dro.proto.unicast.splitter import MessageSplitter
 from dro.wire import lbtipc, lbtrm, lbtru, otid, peer_datagram
 from dro.wire.lbmc import addressing, origin, properties
@@ -159,9 +159,9 @@ def peer_message_seeds() -> list[bytes]:
     ]  # fmt: skip
 
 
-def _requests(data: bytes) -> Hashable:
+def _unicast(data: bytes) -> Hashable:
     """A message to an application, whole and as a piece that has come before."""
-    reader = RequestReader()
+    reader = UnicastReader()
     taken = [reader.read(data, (1, 1)) for _ in range(2)]
     assert reader.dropped.total() == sum(isinstance(one, NotTaken) for one in taken)
     return tuple(one.name if isinstance(one, NotTaken) else type(one).__name__ for one in taken)
@@ -367,7 +367,8 @@ TARGETS: Final = (
     Target("lbmc-data", published("lbmc", "", "data", "frag", "req", "tsni", "tcp", "eot", "retr", "proactive"), _lbmc,
            form="lbmc"),
     Target("lbmc-addressed", published("lbmc", "", "uim", "mim", "response", "lj", "rx", "sri"), _lbmc, form="lbmc"),
-    Target("unicast-requests", published("lbmc", "", "uim", "req", "response", "frag"), _requests, form="lbmc"),
+    Target("unicast-messages", published("lbmc", "", "uim", "req", "response", "frag", "rx", "lj"), _unicast,
+           form="lbmc"),
     Target("lbmc-peer", published("lbmc", "", "peer", "extopt"), _lbmc, form="lbmc"),
     Target("lbmc-stores", published("lbmc", "", "ume", "umq", "auth", "ssf", "apphdr", "msg", "block"), _lbmc,
            form="lbmc"),

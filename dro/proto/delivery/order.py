@@ -33,6 +33,7 @@ from dro.clock import NS_PER_S
 from dro.proto.delivery.reassembly import ArrivalReassembly, Delivered, Frag, InOrderReassembly, Payload, Refusal
 from dro.sqn import MASK, add, ahead
 from dro.state import Same, StateLayout
+from dro.wire.lbmc.headers import MessageHeaders
 
 IN_ORDER: Final = 1
 ARRIVAL: Final = -1
@@ -100,7 +101,7 @@ class DeliveryStats:
     orphans: int = 0  # fragments of messages of which another part is lost
 
 
-_Held: TypeAlias = tuple[Frag | None, bytes, int]  # FRAG block, payload, flags
+_Held: TypeAlias = tuple[Frag | None, bytes, int, MessageHeaders | None]  # FRAG block, payload, flags, headers
 
 
 class DeliveryController:
@@ -182,8 +183,19 @@ class DeliveryController:
         self.stats.duplicates += count
         return True
 
-    def on_fragment(self, sqn: int, frag: Frag | None, payload: Payload, now_ns: int, flags: int = 0) -> None:
-        """One LBMC data message; `frag` is (first sqn, offset, total) of its FRAG block, `flags` come back as given."""
+    def on_fragment(
+        self,
+        sqn: int,
+        frag: Frag | None,
+        payload: Payload,
+        now_ns: int,
+        flags: int = 0,
+        headers: MessageHeaders | None = None,
+    ) -> None:
+        """Take one LBMC data message; `frag` is (first sqn, offset, total) of its FRAG block.
+
+        `flags` come back as given, `headers` those of the first fragment.
+        """
         expected = self.expected
         if expected is None:
             expected = self._begin(sqn, frag)
@@ -193,14 +205,14 @@ class DeliveryController:
         distance = ahead(sqn, expected)
         if distance == 0 and not self._gaps:
             self.expected = self._high = (sqn + 1) & MASK
-            self._hand(sqn, frag, payload, flags)
+            self._hand(sqn, frag, payload, flags, headers)
             return
         if distance < 0 or sqn in self._held:
-            self._on_settled(sqn, frag, payload, flags)
+            self._on_settled(sqn, frag, payload, flags, headers)
         else:
             if ahead(sqn, self._high) >= 0:
                 self._extend(sqn, 1, now_ns)
-            self._place(sqn, frag, payload, flags)
+            self._place(sqn, frag, payload, flags, headers)
         if self._gaps:
             self._expire(now_ns)
             self._fit()
@@ -305,19 +317,19 @@ class DeliveryController:
             self.stats.lost += missing
             self._events.append(LossBurst(expected, missing))
 
-    def _place(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> None:
+    def _place(self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None) -> None:
         """Take a fragment whose sqn is not settled."""
         if self._in_order and sqn != self.expected:
-            self._held[sqn] = (frag, bytes(payload), flags)
+            self._held[sqn] = (frag, bytes(payload), flags, headers)
             self._held_bytes += len(payload)
             return
         if sqn == self.expected:
             self.expected = add(sqn, 1)
-            self._hand(sqn, frag, payload, flags)
+            self._hand(sqn, frag, payload, flags, headers)
             self._drain()
         else:
             self._held[sqn] = None
-            self._hand(sqn, frag, payload, flags)
+            self._hand(sqn, frag, payload, flags, headers)
 
     def _drain(self) -> int:
         """Settle what is held right behind `expected`, and forget gaps that are closed. Returns `expected`."""
@@ -376,10 +388,12 @@ class DeliveryController:
         missing = ahead(self._high, expected) - held
         return held > self._map_limit or self._held_bytes > self._cfg.held_max_bytes or missing > MISSING_MAX
 
-    def _on_settled(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> None:
+    def _on_settled(
+        self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None
+    ) -> None:
         """Take a duplicate, a repair that came too late, or in arrival order one from before the first fragment."""
         if not self._in_order and self._is_before_start(sqn):
-            self._hand(sqn, frag, payload, flags)
+            self._hand(sqn, frag, payload, flags, headers)
         else:
             self.stats.duplicates += 1
 
@@ -396,12 +410,13 @@ class DeliveryController:
             self.stats.lost += 1
             self._events.append(Lost(sqn))
 
-    def _hand(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> None:
+    def _hand(self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None) -> None:
         """Hand a settled fragment to reassembly, or up."""
         if self._cfg.ordered_delivery == ARRIVAL_FRAGMENTS:
-            outcome: Delivered | Refusal | None = Delivered(sqn, sqn if frag is None else frag[0], payload, flags, frag)
+            first = sqn if frag is None else frag[0]
+            outcome: Delivered | Refusal | None = Delivered(sqn, first, payload, flags, frag, headers)
         else:
-            outcome = self._joiner.take(sqn, frag, payload, flags)
+            outcome = self._joiner.take(sqn, frag, payload, flags, headers)
         if isinstance(outcome, Delivered):
             self._handed_up = True
             self.stats.delivered += 1

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from dro.sqn import MASK, add, ahead
 from dro.state import StateLayout
+from dro.wire.lbmc.headers import MessageHeaders
 
 Payload: TypeAlias = bytes | memoryview
 Frag: TypeAlias = tuple[int, int, int]  # first sqn, offset in bytes, total length in bytes
@@ -34,6 +35,7 @@ class Delivered:
     payload: Payload
     flags: int  # of the caller, ORed over the fragments
     fragment: Frag | None = None
+    headers: MessageHeaders | None = None  # of the first fragment
 
 
 class Refusal(Enum):
@@ -47,10 +49,12 @@ class Refusal(Enum):
 Outcome: TypeAlias = Delivered | Refusal | None
 
 
-def whole(sqn: int, frag: Frag | None, payload: Payload, flags: int) -> Delivered | None:
+def whole(
+    sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None
+) -> Delivered | None:
     """The message if this one fragment is all of it."""
     if frag is None or (frag[1] == 0 and frag[2] == len(payload) and frag[0] == sqn):
-        return Delivered(sqn, sqn, payload, flags)
+        return Delivered(sqn, sqn, payload, flags, None, headers)
     return None
 
 
@@ -63,12 +67,13 @@ def is_sound(sqn: int, frag: Frag, length: int) -> bool:
 class InOrderReassembly:
     """At most one message under way; every fragment is given in topic order, every loss in between is told."""
 
-    __slots__ = ("_first", "_flags", "_have", "_max", "_next", "_pieces", "_refused", "_total")
+    __slots__ = ("_first", "_flags", "_have", "_headers", "_max", "_next", "_pieces", "_refused", "_total")
 
     def __init__(self, message_max_bytes: int) -> None:
         self._max = message_max_bytes
         self._pieces: list[bytes] = []
         self._first = self._next = self._total = self._have = self._flags = 0
+        self._headers: MessageHeaders | None = None
         self._refused: int | None = None  # first sqn of the message last refused: one refusal each
 
     @property
@@ -76,12 +81,14 @@ class InOrderReassembly:
         """Whether nothing is under way, so that a whole message changes nothing here."""
         return not self._pieces
 
-    def take(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> Outcome:
+    def take(
+        self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None = None
+    ) -> Outcome:
         """The next fragment in order.
 
         Outcome: the message that it completes, None if more is needed, a Refusal if its message cannot be had.
         """
-        message = whole(sqn, frag, payload, flags)
+        message = whole(sqn, frag, payload, flags, headers)
         if message is not None or frag is None:
             self.drop()
             return message
@@ -92,7 +99,7 @@ class InOrderReassembly:
             self.drop()
             if total > self._max:
                 return self._refuse(first, Refusal.TOO_LONG)
-            self._first, self._total, self._next = first, total, sqn
+            self._first, self._total, self._next, self._headers = first, total, sqn, headers
         elif not self._pieces or first != self._first:
             self.drop()
             return Refusal.ORPHAN
@@ -104,7 +111,7 @@ class InOrderReassembly:
         self._next = add(sqn, 1)
         if self._have < total:
             return None
-        message = Delivered(sqn, first, b"".join(self._pieces), self._flags)
+        message = Delivered(sqn, first, b"".join(self._pieces), self._flags, None, self._headers)
         self.drop()
         return message
 
@@ -116,6 +123,7 @@ class InOrderReassembly:
         if self._pieces:
             self._pieces = []
             self._have = self._flags = 0
+            self._headers = None
 
     def _refuse(self, first: int, why: Refusal) -> Refusal:
         self.drop()
@@ -131,6 +139,7 @@ class _Partial:
     pieces: dict[int, tuple[int, bytes]]  # offset -> sqn, bytes
     have: int = 0
     flags: int = 0
+    headers: MessageHeaders | None = None
 
 
 class ArrivalReassembly:
@@ -149,9 +158,15 @@ class ArrivalReassembly:
     def is_idle(self) -> bool:
         return not self._partials
 
-    def take(self, sqn: int, frag: Frag | None, payload: Payload, flags: int) -> Outcome:
+    @property
+    def held_bytes(self) -> int:
+        return self._have
+
+    def take(
+        self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None = None
+    ) -> Outcome:
         """A fragment that was not there before. Outcome as in order; bounded in messages and in bytes under way."""
-        message = whole(sqn, frag, payload, flags)
+        message = whole(sqn, frag, payload, flags, headers)
         if message is not None or frag is None:
             return message
         first, offset, total = frag
@@ -174,6 +189,8 @@ class ArrivalReassembly:
         partial.pieces[offset] = (sqn, bytes(payload))
         partial.have += len(payload)
         partial.flags |= flags
+        if not offset:
+            partial.headers = headers
         self._have += len(payload)
         if partial.have < total:
             while self._have > self._max:
@@ -200,7 +217,8 @@ class ArrivalReassembly:
             if offset != at or sqn != (first + index) & MASK:
                 return None
             at += len(piece)
-        return Delivered(parts[-1][1][0], first, b"".join(piece for _, (_, piece) in parts), partial.flags)
+        data = b"".join(piece for _, (_, piece) in parts)
+        return Delivered(parts[-1][1][0], first, data, partial.flags, None, partial.headers)
 
     def _make_room(self) -> None:
         if len(self._partials) >= PARTIALS_MAX:
@@ -228,6 +246,7 @@ StateLayout(
     _total=int,
     _have=int,
     _flags=int,
+    _headers=MessageHeaders | None,
     _refused=int | None,
 )
 StateLayout(

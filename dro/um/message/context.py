@@ -30,9 +30,9 @@ from dro.um.message.requests import (
     UnicastRequest,
     UnicastRequestHandle,
     UnicastRequests,
-    target_text,
 )
 from dro.um.message.source import MessageSource
+from dro.um.message.unicast import UnicastMessages, target_text
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 from dro.um.message.writer import SessionWriter
 
@@ -56,7 +56,9 @@ class MessageContext:
         self.core.on_topic_matched = self._on_matched
         self.core.on_topic_unmatched = self._on_unmatched
         self.core.on_client = self._on_client
-        self.requests = UnicastRequests(loop, self.core, rng or random.Random())
+        rng = rng or random.Random()
+        self.unicast = UnicastMessages(loop, self.core, rng)
+        self.requests = UnicastRequests(self.unicast, rng)
         """Unicast immediate messages without a topic: requests, and what answers them."""
         self.is_closed = False
         self._sources: list[MessageSource] = []
@@ -139,7 +141,7 @@ class MessageContext:
     @property
     def request_target(self) -> str:
         """Where unicast immediate messages to this context go, as text; empty without a request port."""
-        own = self.requests.own_address
+        own = self.unicast.own_address
         return target_text(own) if own.port else ""
 
     def request(
@@ -234,5 +236,6 @@ class MessageContext:
             raise UsageError(f"{self.children} sources and receivers of the context are still open")
         self.is_closed = True
         self.requests.close()
+        self.unicast.close()
         self.delivery.close()
         self.core.close()

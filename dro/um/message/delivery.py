@@ -19,7 +19,7 @@ from dro.loop import Loop
 from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.order import DeliveryConfig, DeliveryEvent, Lost
 from dro.proto.delivery.order import LossBurst as Burst
-from dro.proto.delivery.reassembly import Delivered
+from dro.proto.delivery.reassembly import Delivered, Frag
 from dro.proto.stream.stream import SessionBegan, SessionEnded, SourceChange, SourceStream, SourceStreams, StreamEvent
 from dro.sqn import MASK
 from dro.timers import Timer
@@ -42,6 +42,7 @@ from dro.um.message.listeners import Listener, ListenersByTopic
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, UNDERSTOOD_CODES, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import BATCH_END, BATCH_START
+from dro.wire.lbmc.headers import HEADER_CODES, MessageHeaders, read_headers
 
 log = logging.getLogger(__name__)
 
@@ -182,12 +183,12 @@ class Delivery:
         sqn = run.first_sqn
         for at in range(run.offset, run.offset + run.fragments * run.stride, run.stride):
             try:
-                frag, start, flags = _read(view, at, run.length)
+                frag, start, flags, headers = _read(view, at, run.length)
             except DecodeError as e:
                 self.malformed += 1
                 log.debug(LogEvent.FRAGMENT_DROPPED, extra={"source": stream.source, "error": str(e)})
             else:
-                on_fragment(sqn, frag, view[start : at + run.length], now_ns, flags)
+                on_fragment(sqn, frag, view[start : at + run.length], now_ns, flags, headers)
             sqn = (sqn + 1) & MASK
 
     def _settle(self, stream: SourceStream) -> None:
@@ -246,25 +247,28 @@ def _event(topic: str, stream: SourceStream, event: DeliveryEvent) -> Event:
             return LossBurst(topic, stream.source, first, count)
 
 
-def _read(view: memoryview, pos: int, length: int) -> tuple[tuple[int, int, int] | None, int, int]:
-    """Read FRAG data, offset of the user data, and flags of the message at `pos`.
+def _read(view: memoryview, pos: int, length: int) -> tuple[Frag | None, int, int, MessageHeaders | None]:
+    """Read FRAG data, offset of the user data, flags and headers of the message at `pos`.
 
-    Raises: DecodeError for a broken chain, and for a block that must be understood and is not.
+    Raises: DecodeError for a broken chain, a block that must be understood and is not, and headers that make no sense.
     """
     flags = FLAG_RETRANSMIT if view[pos] == MessageType.RETRANSMISSION else 0
     if view[pos + 1] == END_DATA:
-        return None, pos + HEADER_BYTES, flags
+        return None, pos + HEADER_BYTES, flags, None
     blocks, end, at = lbmc.chain(view, pos, length)
-    has_frag = False
+    has_frag = has_headers = False
     for code, block, size in blocks:
         if code == BlockType.FRAG:
             has_frag = True
+        elif code in HEADER_CODES:
+            has_headers = True
         elif code == BlockType.BATCH and size >= 4:
             marks = view[block + 3]
             flags |= (FLAG_START_BATCH if marks & BATCH_START else 0) | (FLAG_END_BATCH if marks & BATCH_END else 0)
         elif code not in UNDERSTOOD_CODES and not view[block + 2] & _IGNORE_TOP:
             raise DecodeError("lbmc.block", f"block {code:#04x} is not known and must not be ignored", block)
+    headers = read_headers(lbmc.decode(bytes(view[pos : pos + length]))) if has_headers else None
     frag = lbmc.frag_of(view, pos, length) if has_frag else None
     if frag is None:
-        return None, at if end == END_DATA else pos + length, flags
-    return frag[:3], frag[3], flags
+        return None, at if end == END_DATA else pos + length, flags, headers
+    return frag[:3], frag[3], flags, headers

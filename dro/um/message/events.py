@@ -13,7 +13,15 @@ from dro.errors import DroError
 
 FLAG_START_BATCH: Final = 0x1
 FLAG_END_BATCH: Final = 0x2
+FLAG_HF_PASS_THROUGH: Final = 0x4
 FLAG_RETRANSMIT: Final = 0x8
+FLAG_IMMEDIATE: Final = 0x10
+FLAG_HF_DUPLICATE: Final = 0x20
+FLAG_TOPICLESS: Final = 0x100
+FLAG_HF_OPTIONAL: Final = 0x400
+FLAG_HF_32: Final = 0x800
+FLAG_HF_64: Final = 0x1000
+FLAG_OTR: Final = 0x2000
 
 
 # receivers

@@ -7,7 +7,8 @@ Source: client library notes, section 2; transport notes, sections 10 to 12.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from dro.clock import NS_PER_S
@@ -23,7 +24,9 @@ from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
 from dro.um.message.writer import Piece, SessionWriter
 from dro.wire.lbmc import message as lbmc
+from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.codes import BlockType, MessageType
+from dro.wire.lbmc.data_blocks import Frag
 from dro.wire.lbmc.message import FRAG_HEADER
 
 log = logging.getLogger(__name__)
@@ -79,8 +82,8 @@ class MessageSource:
     def next_sqn(self) -> int:
         return self._next_sqn
 
-    def send(self, data: bytes, *, flush: bool = True) -> SqnRange:
-        """One message. Raises: WouldBlock, with nothing taken; UsageError."""
+    def send(self, data: bytes, *, flush: bool = True, blocks: Sequence[AnyBlock] = ()) -> SqnRange:
+        """Send one message, with blocks before its data. Raises: WouldBlock, with nothing taken; UsageError."""
         if self.is_closed:
             raise UsageError(f"source of {self.topic!r} is closed")
         writer = self.writer
@@ -90,13 +93,13 @@ class MessageSource:
         first = self._next_sqn
         size = len(data)
         length = size + LBMC_HEADER_BYTES
-        if length <= self._largest:
+        if blocks or length > self._largest:
+            pieces = self._fragment(data, first, blocks)
+            last = (first + len(pieces) - 1) & MASK
+        else:
             header = lbmc.HEADER.pack(MessageType.MESSAGE, 0, length, self._index, first)
             pieces = [Piece(header + data, size)]
             last = first
-        else:
-            pieces = self._fragment(data, first)
-            last = (first + len(pieces) - 1) & MASK
         self._next_sqn = (last + 1) & MASK
         self.messages_sent += 1
         writer.send(pieces, now_ns, flush=flush)
@@ -105,22 +108,31 @@ class MessageSource:
             self._arm()
         return SqnRange(first, last)
 
-    def _fragment(self, data: bytes, first: int) -> list[Piece]:
+    def _fragment(self, data: bytes, first: int, blocks: Sequence[AnyBlock]) -> list[Piece]:
+        """Make the pieces of a message; `blocks` stand in the first one, which is as long as the others."""
         if len(data) > MESSAGE_MAX_BYTES:
             raise UsageError(f"message of {len(data)} bytes, at most {MESSAGE_MAX_BYTES} can be sent")
-        room = self._largest - LBMC_HEADER_BYTES - FRAG_BLOCK_BYTES
-        head = LBMC_HEADER_BYTES + FRAG_BLOCK_BYTES
-        return [
-            Piece(
-                FRAG_HEADER.pack(
-                    MessageType.MESSAGE, BlockType.FRAG, head + len(f.piece), self._index, f.sqn,
+        whole = lbmc.Message(MessageType.MESSAGE, self._index, first, tuple(blocks))
+        head = len(lbmc.encode(whole))
+        if head + len(data) <= self._largest:
+            return [Piece(lbmc.encode(replace(whole, payload=data)), len(data))]
+        room = self._largest - head - FRAG_BLOCK_BYTES
+        if room <= 0:
+            raise UsageError(f"blocks of {head} bytes leave no room for data in {self._largest} bytes")
+        pieces = []
+        for f in fragments(data, first, room):
+            if blocks and not f.offset:
+                place = Frag(f.first_sqn, f.offset, f.total)
+                made = lbmc.encode(replace(whole, blocks=(*blocks, place), payload=bytes(f.piece)))
+            else:
+                length = FRAG_HEADER.size + len(f.piece)
+                header = FRAG_HEADER.pack(
+                    MessageType.MESSAGE, BlockType.FRAG, length, self._index, f.sqn,
                     0, FRAG_BLOCK_BYTES, 0, f.first_sqn, f.offset, f.total,
-                )
-                + f.piece,
-                len(f.piece),
-            )
-            for f in fragments(data, first, room)
-        ]  # fmt: skip
+                )  # fmt: skip
+                made = header + f.piece
+            pieces.append(Piece(made, len(f.piece)))
+        return pieces
 
     def flush(self) -> None:
         """Send what waits for more messages to share a datagram with."""

@@ -11,10 +11,12 @@ import pytest
 
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
-from dro.proto.unicast.requests import MESSAGE_MAX_BYTES, ContextAddress, NotTaken
+from dro.proto.unicast.messages import MESSAGE_MAX_BYTES, NotTaken
 from dro.um.message.context import MessageContext
 from dro.um.message.events import UsageError
-from dro.um.message.requests import UnicastRequest, parse_target, target_text
+from dro.um.message.requests import UnicastRequest
+from dro.um.message.unicast import parse_target, target_text
+from dro.wire.lbmc.headers import ContextAddress
 from tests.fakes.um_contexts import Stepper, private_config
 from tests.fakes.worker import logged
 from tests.rigs.freed import collector_off
@@ -83,14 +85,14 @@ def test_after_the_end_of_a_request_responses_are_dropped(party: Party) -> None:
     handle.close()
     assert not handle.is_open
     request.respond(b"late")
-    party.stepper.until(lambda: party.asker.requests.dropped[NotTaken.NOBODY] == 1)
+    party.stepper.until(lambda: party.asker.unicast.dropped[NotTaken.NOBODY] == 1)
     assert party.told == []
 
 
 def test_nobody_takes_requests_without_a_callback(party: Party) -> None:
     party.answerer.on_request = None
     party.ask()
-    party.stepper.until(lambda: party.answerer.requests.dropped[NotTaken.NOBODY] == 1)
+    party.stepper.until(lambda: party.answerer.unicast.dropped[NotTaken.NOBODY] == 1)
 
 
 def test_callbacks_may_fail(party: Party, caplog: pytest.LogCaptureFixture) -> None:
@@ -110,7 +112,7 @@ def test_strange_bytes_are_dropped_and_counted(party: Party) -> None:
     address = parse_target(party.target)
     with socket.create_connection(("127.0.0.1", address.port)) as stranger:
         stranger.sendall(bytes.fromhex("0000000c0000000000000000"))
-        party.stepper.until(lambda: party.answerer.requests.dropped[NotTaken.NO_REQUEST] == 1)
+        party.stepper.until(lambda: party.answerer.unicast.dropped[NotTaken.NOBODY] == 1)
     party.ask()
     party.until_asked()
 
