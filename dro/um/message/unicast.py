@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from dro.clock import ms, s
+from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
@@ -37,7 +38,7 @@ from dro.timers import Timer
 from dro.transport.sockets import ip_number, ip_text
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.request_port import Sender
-from dro.um.message.events import UsageError
+from dro.um.message.events import NoRoute, UsageError
 from dro.wire.lbmc.block import Block
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.headers import ContextAddress
@@ -50,6 +51,7 @@ WAITING_MAX: Final = 256
 ROUTE_WAIT_NS: Final = s(3)
 _ROUTE_CHECK_NS: Final = ms(50)
 _TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port"
+_NO_ROUTE_REMEDY: Final = "see that a DRO here has a route to it"
 _REASONS: Final = {
     Outcome.FULL: "too much waits for that address",
     Outcome.FAILED: "the connection was refused or broke, or nobody is there",
@@ -58,6 +60,7 @@ _REASONS: Final = {
 B = TypeVar("B", bound=Block)
 OnFailed = Callable[[str, str], object]
 """(why, remedy)"""
+OnSent = Callable[[], object]
 OnControl = Callable[[B, ControlMessage], object]
 
 
@@ -81,8 +84,18 @@ def target_text(address: ContextAddress) -> str:
     return f"TCP:{domain}{ip_text(address.ip)}:{address.port}"
 
 
+def failure(what: str, why: str, remedy: str) -> ResourceError:
+    """Make the error of a message that was not sent, of what an `OnFailed` is told."""
+    kind = NoRoute if remedy == _NO_ROUTE_REMEDY else ResourceError
+    return kind(f"{what}: {why}", remedy=remedy)
+
+
 def ignore_failure(_why: str, _remedy: str) -> None:
     """Ignore that a message was not sent: who asked for it asks again."""
+
+
+def _ignore_sent() -> None:
+    pass
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +108,7 @@ class _Outgoing:
     size: int
     end_ns: int  # until when it waits for a way
     owner: object
+    on_sent: OnSent
     pieces: list[bytes] | None = None
 
 
@@ -136,7 +150,9 @@ class _Way:
         if outcome is not Outcome.SENT or not message.pieces:
             self._queue.popleft()
             self._on_gone(message)
-            if outcome is not Outcome.SENT:
+            if outcome is Outcome.SENT:
+                message.on_sent()
+            else:
                 message.on_failed(_REASONS[outcome], "")
         self._send_next()
 
@@ -147,7 +163,7 @@ class UnicastMessages:
     def __init__(self, loop: Loop, core: FragmentContext, rng: random.Random) -> None:
         self.on_immediate: Callable[[Immediate, str], bool] = lambda _message, _peer: False
         """Called with the connection that it came on as well, "ip:port"; whether somebody takes it."""
-        self.on_response: Callable[[ReceivedResponse], bool] = lambda _: False
+        self.on_response: Callable[[ReceivedResponse, str], bool] = lambda _message, _peer: False
         self.on_retransmission: Callable[[Retransmission], bool] = lambda _: False
         self._on_control: dict[type[AnyBlock], OnControl[Any]] = {}
         self._loop = loop
@@ -183,11 +199,13 @@ class UnicastMessages:
         index: int = 0,
         blocks: Iterable[AnyBlock] = (),
         on_failed: OnFailed = ignore_failure,
+        on_sent: OnSent = _ignore_sent,
         owner: object = None,
     ) -> None:
         """Send an immediate message, or with an index a response; `on_failed` is called once if it does not leave.
 
-        `owner`: see `forget`. Raises: UsageError when it is too large, or the context is closed.
+        `on_sent`: it is with the connection; nothing says that it arrives. `owner`: see `forget`.
+        Raises: UsageError when it is too large, or the context is closed.
         """
         if self._is_closed:
             raise UsageError("the context is closed")
@@ -195,7 +213,7 @@ class UnicastMessages:
             raise UsageError(f"message of {len(data)} bytes, at most {MESSAGE_MAX_BYTES} can be sent")
         blocks = tuple(blocks)
         write = lambda own: self._writer.data(data, index, blocks, to, own)  # noqa: E731
-        self._start(to, write, len(data), on_failed, owner)
+        self._start(to, write, len(data), on_failed, owner, on_sent)
 
     def send_control(self, to: ContextAddress, *blocks: AnyBlock, on_failed: OnFailed = ignore_failure) -> None:
         """Send a control message; nothing is sent, or told, when the context is closed."""
@@ -215,6 +233,7 @@ class UnicastMessages:
         size: int,
         on_failed: OnFailed,
         owner: object,
+        on_sent: OnSent = _ignore_sent,
     ) -> None:
         if self._is_closed:
             return
@@ -222,7 +241,7 @@ class UnicastMessages:
             on_failed(_REASONS[Outcome.FULL], "")
             return
         self._queued_bytes += size
-        self._send(_Outgoing(to, write, on_failed, size, self._loop.now_ns() + ROUTE_WAIT_NS, owner))
+        self._send(_Outgoing(to, write, on_failed, size, self._loop.now_ns() + ROUTE_WAIT_NS, owner, on_sent))
 
     def _send(self, message: _Outgoing) -> None:
         """Send it on the way to its domain, or let it wait for one."""
@@ -241,7 +260,7 @@ class UnicastMessages:
             way.add(message)
         elif now_ns >= message.end_ns or len(self._waiting) >= WAITING_MAX:
             self._on_gone(message)
-            message.on_failed(f"no DRO offers domain {to.domain_id}", "see that a DRO here has a route to it")
+            message.on_failed(f"no DRO offers domain {to.domain_id}", _NO_ROUTE_REMEDY)
         else:
             self._waiting.append(message)
             if self._timer is None:
@@ -292,7 +311,7 @@ class UnicastMessages:
             case Immediate():
                 return self.on_immediate(record, peer)
             case ReceivedResponse():
-                return self.on_response(record)
+                return self.on_response(record, peer)
             case Retransmission():
                 return self.on_retransmission(record)
             case ControlMessage():
