@@ -21,8 +21,8 @@ from tests.rigs.network import Network, Ports
 from tests.um.message.test_context import opened
 
 ONE_PIECE: Final = random.Random(7).randbytes(60_000)
-PIECES: Final = random.Random(8).randbytes(300_000)
-ROOM: Final = "context response_session_maximum_buffer 1000000\n"
+PIECES: Final = random.Random(8).randbytes(1_000_000)
+ROOM: Final = ""
 """With the default a portal drops what follows while 65,536 bytes wait for a context."""
 Open = Callable[[Network, int], MessageContext]
 

@@ -189,9 +189,18 @@ class UnicastWriter:
         self._next_sqn = 0
 
     def data(
-        self, data: bytes, index: int, blocks: Iterable[AnyBlock], to: ContextAddress, origin: ContextAddress
+        self,
+        data: bytes,
+        index: int,
+        blocks: Iterable[AnyBlock],
+        to: ContextAddress,
+        origin: ContextAddress,
+        largest: int = MESSAGE_MAX,
     ) -> list[bytes]:
-        """Make those of one immediate message (`index` 0) or response; `blocks` stand in the first, a topic in all."""
+        """Make those of one immediate message (`index` 0) or response; `blocks` stand in the first, a topic in all.
+
+        `largest`: bytes of each.
+        """
         blocks = tuple(blocks)
 
         def made(sqn: int, before: tuple[AnyBlock, ...], piece: bytes, *behind: AnyBlock) -> bytes:
@@ -199,7 +208,7 @@ class UnicastWriter:
             return lbmc.encode(lbmc.Message(MessageType.MESSAGE, index, sqn, (*before, *way, *behind), piece))
 
         start = self._next_sqn
-        room = MESSAGE_MAX - len(made(0, blocks, b""))
+        room = largest - len(made(0, blocks, b""))
         self._next_sqn = start
         if len(data) <= room:
             return [made(0, blocks, data)]

@@ -260,7 +260,7 @@ class MessageContext:
     @property
     def is_drained(self) -> bool:
         """Has everything that was sent left for the network?"""
-        return all(writer.is_idle for writer in self._writers.values())
+        return self.unicast.is_idle and all(writer.is_idle for writer in self._writers.values())
 
     @property
     def has_ended(self) -> bool:

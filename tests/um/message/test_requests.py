@@ -121,7 +121,7 @@ def test_callbacks_may_fail(party: Party, caplog: pytest.LogCaptureFixture) -> N
 def test_strange_bytes_are_dropped_and_counted(party: Party) -> None:
     address = parse_target(party.target)
     with socket.create_connection(("127.0.0.1", address.port)) as stranger:
-        stranger.sendall(bytes.fromhex("0000000c0000000000000000"))
+        stranger.sendall(bytes.fromhex("0000000d000000070000000041"))
         party.stepper.until(lambda: party.answerer.unicast.dropped[NotTaken.NOBODY] == 1)
     party.ask()
     party.until_asked()
