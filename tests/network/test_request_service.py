@@ -1,4 +1,4 @@
-"""What a service of requests and responses needs of DROs: every responder answers, large answers come, targets are found.
+"""A service of requests and responses across DROs: every responder answers, large answers come, targets are found.
 
 Contexts of applications, in networks of real portals. With the options as they are unless a test says otherwise.
 """

@@ -7,7 +7,7 @@ offer, `ROUTE_WAIT_NS` at most, since offers come about once a second. Nothing s
 
 DROs drop what does not fit their queues, which are made for what the options of UM say (65,536 bytes for a context,
 100,000 for a peer link), and nobody is told. So what goes to a DRO leaves in pieces of `PIECE_BYTES`, and no faster
-than `PACE_BYTES` a second, `BURST_BYTES` of it at once.
+than `PACE_BYTES` a second.
 
 Source: client library notes, sections 7 and 8. Guess: the limits.
 """
@@ -56,7 +56,6 @@ WAITING_MAX: Final = 256
 ROUTE_WAIT_NS: Final = s(3)
 PIECE_BYTES: Final = 1 << 14
 PACE_BYTES: Final = 5_000_000
-BURST_BYTES: Final = 3 << 14
 _ROUTE_CHECK_NS: Final = ms(50)
 _TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port"
 _NO_ROUTE_REMEDY: Final = "see that a DRO here has a route to it"
@@ -166,8 +165,7 @@ class _Way:
         now_ns = self._loop.now_ns()
         if self._free_ns > now_ns:
             return False
-        least_ns = now_ns - BURST_BYTES * NS_PER_S // PACE_BYTES
-        self._free_ns = max(self._free_ns, least_ns) + size * NS_PER_S // PACE_BYTES
+        self._free_ns = now_ns + size * NS_PER_S // PACE_BYTES
         return True
 
     def _go_on(self) -> None:
