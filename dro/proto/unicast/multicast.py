@@ -54,7 +54,7 @@ class MulticastLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named(MessageHeaders):
+class _NamedHeaders(MessageHeaders):
     """The headers of a message, and what else its first piece says."""
 
     topic: bytes | None = None
@@ -132,7 +132,7 @@ class MulticastReader:
             return []
         stream = self._stream_of(made, session, now_ns)
         name, frag = made.get(TopicName), made.get(Frag)
-        named = _Named(
+        named = _NamedHeaders(
             None if headers is None else headers.returns_to,
             () if headers is None else headers.elements,
             None if name is None else name.topic,
@@ -176,7 +176,7 @@ class MulticastReader:
 
     def _taken(self, message: Delivered) -> Immediate | None:
         named = message.headers
-        assert isinstance(named, _Named)
+        assert isinstance(named, _NamedHeaders)
         if named.properties_length > len(message.payload):
             self.broken += 1
             return None

@@ -50,7 +50,7 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-class Answering:
+class RequestAnswering:
     """One run."""
 
     def __init__(self, options: RespondingOptions, stop: EndRequest, out: TextIO) -> None:
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit status."""
     open_standard_streams()
     options = arguments().parse_args(argv, RespondingOptions())
-    return run_tool(PROG, options, lambda stop: Answering(options, stop, sys.stdout).run())
+    return run_tool(PROG, options, lambda stop: RequestAnswering(options, stop, sys.stdout).run())
 
 
 if __name__ == "__main__":

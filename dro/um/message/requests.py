@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
@@ -26,9 +26,6 @@ from dro.wire.lbmc.data_blocks import ODomain, Request
 from dro.wire.lbmc.headers import ContextAddress, ReturnAddress
 from dro.wire.lbmc.return_address import decode_return, encode_return
 
-if TYPE_CHECKING:
-    from dro.um.message.context import MessageContext
-
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 
@@ -42,11 +39,18 @@ OnResponse = Callable[[ResponseMsg], object]
 OnRequestFailed = Callable[[ResourceError], object]
 
 
+class HasRequests(Protocol):
+    """A context without its host."""
+
+    @property
+    def requests(self) -> UnicastRequests: ...
+
+
 class HasContext(Protocol):
     """A context of the asyncio or the blocking interface."""
 
     @property
-    def core(self) -> MessageContext: ...
+    def core(self) -> HasRequests: ...
 
 
 class Response:
