@@ -23,6 +23,7 @@ from typing import Self
 
 from dro.devices.follower import DeviceFollower
 from dro.errors import ResourceError
+from dro.um.failover_sources import BlockingHFSource
 from dro.um.handles import (
     DRAIN_CHECK_S,
     DRAIN_TIMEOUT_S,
@@ -38,11 +39,12 @@ from dro.um.hosts import ThreadLoop
 from dro.um.message.client_config import Config, OptionValue, object_options
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Event, MessageBatch, SourceEvent, SqnRange, WouldBlock
+from dro.um.message.properties import ComposedMessage, Properties, batch_marks, compose
 from dro.um.message.receiver import CallbackListener, MessageReceiver, OnEvent, OnMessages, OnSource
 from dro.um.message.stats import Statistics, collect
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 
-__all__ = ["BlockingContext", "BlockingReceiver", "BlockingSource", "BlockingWildcardReceiver"]
+__all__ = ["BlockingContext", "BlockingHFSource", "BlockingReceiver", "BlockingSource", "BlockingWildcardReceiver"]
 
 
 class _Changes:
@@ -145,18 +147,37 @@ def _settle(lock: ThreadLoop, is_done: Callable[[], bool]) -> None:
 class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
     """One source. Made by `BlockingContext.source`."""
 
-    def send(self, data: bytes, *, flush: bool = True, block: bool = True, timeout: float | None = None) -> SqnRange:
+    def send(
+        self,
+        data: bytes,
+        *,
+        flush: bool = True,
+        block: bool = True,
+        timeout: float | None = None,
+        properties: Properties | None = None,
+        channel: int | None = None,
+        start_batch: bool = False,
+        end_batch: bool = False,
+    ) -> SqnRange:
         """Send one message; waits while the session is blocked, at most `timeout` seconds.
 
-        `flush` False: it may wait for others to share a datagram with. Raises: WouldBlock, if not `block`;
+        `flush` False: it may wait for others to share a datagram with. From a message with `start_batch` on all wait
+        for the one with `end_batch`, or until they fill a datagram. Raises: WouldBlock, if not `block`;
         TimeoutError; UsageError, also for a call from a callback that would have to wait.
         """
+        message = compose(data, properties, channel)
+        return self.send_composed(message, flush, block, timeout, batch_marks(start_batch, end_batch))
+
+    def send_composed(
+        self, message: ComposedMessage, flush: bool, block: bool, timeout: float | None, marks: int
+    ) -> SqnRange:
+        """Send a message whose headers are made. Raises as `send`."""
         core, loop = self._core, self._lock
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with loop:
                 try:
-                    return core.send(data, flush=flush)
+                    return core.send(message.data, flush=flush, blocks=message.blocks, marks=marks)
                 except WouldBlock:
                     if not block:
                         core.tell_wakeup()
@@ -285,6 +306,16 @@ class BlockingContext(ContextHandle):
             core = self._core.source(topic, chosen, telling(changes.tell, on_event))
             return BlockingSource(core, self._loop, changes)
 
+    def hf_source(
+        self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
+    ) -> BlockingHFSource:
+        """A source for hot failover, whose messages have numbers. Raises: as `source`."""
+        changes = _Changes()
+        chosen = object_options("source", options)
+        with self._loop:
+            core = self._core.source(topic, chosen, telling(changes.tell, on_event), hot_failover=True)
+            return BlockingHFSource(BlockingSource(core, self._loop, changes))
+
     def receiver(
         self,
         topic: str,
@@ -306,6 +337,25 @@ class BlockingContext(ContextHandle):
         chosen = object_options("receiver", options)
         with self._loop:
             return BlockingReceiver(self._core.receiver(topic, listener, chosen), self._loop, changes, queue)
+
+    def hf_receiver(
+        self,
+        topic: str,
+        *,
+        on_event: OnEvent | None = None,
+        on_source: OnSource | None = None,
+        queue_max: int = QUEUE_MAX,
+        **options: OptionValue,
+    ) -> BlockingReceiver:
+        """A receiver that joins the sources of hot failover: each number once. As `receiver`, without batches."""
+        changes = _Changes()
+        on_change = telling(changes.tell, on_source)
+        queue = _Queue(self._loop, queue_max, on_change) if on_event is None else None
+        listener = queue or CallbackListener(on_event, None, on_change)
+        chosen = object_options("receiver", options)
+        with self._loop:
+            core = self._core.receiver(topic, listener, chosen, hot_failover=True)
+            return BlockingReceiver(core, self._loop, changes, queue)
 
     def wildcard_receiver(
         self,

@@ -27,7 +27,10 @@ OnSource = Callable[[str, str, bool], object]
 
 
 class CallbackListener:
-    """Calls the application. With `on_messages` all messages go there, those that came in a row at once."""
+    """Calls the application. With `on_messages` all messages go there, those that came in a row at once.
+
+    Those with properties, a channel or a number, which a batch does not show, go to `on_event` if there is one.
+    """
 
     def __init__(
         self, on_event: OnEvent | None, on_messages: OnMessages | None = None, on_source: OnSource | None = None
@@ -47,7 +50,11 @@ class CallbackListener:
             if self._is_closed:
                 return
             try:
-                if on_messages is not None and isinstance(event, Data):
+                if (
+                    on_messages is not None
+                    and isinstance(event, Data)
+                    and not (event.has_headers and on_event is not None)
+                ):
                     on_messages(MessageBatch(event.topic, event.source, event.sqn, [event.data], event.otid))
                 elif on_event is not None:
                     on_event(event)
