@@ -15,8 +15,8 @@ from dro.um.message.failover import FailoverNumbering
 from dro.um.message.properties import Properties, batch_marks
 
 if TYPE_CHECKING:
-    from dro.um.async_api import Source
-    from dro.um.blocking_api import BlockingSource
+    from dro.um.async_api import Source  # noqa: F401  # in quotes below
+    from dro.um.blocking_api import BlockingSource  # noqa: F401
 
 BITS: Final = 32
 S = TypeVar("S", bound=SourceHandle[Any, Any])

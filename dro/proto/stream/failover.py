@@ -1,10 +1,10 @@
-"""The one stream that hot failover makes of all sources of a topic: each number once, from the source that has it first.
+"""The one stream that hot failover makes of all sources of a topic: each number once, from the source that is first.
 
-State: the next number that is not settled, what is held beyond it, the gaps, how far each source has come. Called by the
-hot failover receivers of the message level, with messages as the delivery controller of each source hands them up.
+State: the next number that is not settled, what is held beyond it, the gaps, how far each source has come. Called by
+the hot failover receivers of the message level, with messages as the delivery controllers of the sources hand them up.
 
     number before the next one, or here already   a duplicate
-    number beyond the newest one                  what lies between is a gap; it is held, or in arrival order handed up
+    number beyond the newest one                  between them is a gap; it is held, or in arrival order handed up
     all live sources have passed a gap            settled at once
     the wait is over                              settled, whatever may still come
     a source passed it and had lost nothing       an intentional gap: nobody sent it, it is not reported
@@ -12,11 +12,13 @@ hot failover receivers of the message level, with messages as the delivery contr
     jump of more than `GAP_MAX`                   everything before is given up
 
 A source that resets its numbers begins a generation. The first one that does so makes all begin anew; the others follow
-when their own reset comes, and what they send before that is of the generation that is over. A reset that is lost shows
-in the messages after it. Guess: a source that is heard for the first time is in the generation of those that are there.
+when their own reset comes, and what they send before that is of the generation that is over. A reset that is lost
+shows in the messages after it.
 
-Source: client library notes, section 11; transport notes, 12 (limits). Guess: the number of a lost message is unknown, so
-all numbers of an interval in which sources lost something, and which none has passed whole, are lost.
+Source: client library notes, section 11; transport notes, 12 (limits). Guess: the number of a lost message is unknown,
+so all numbers of an interval in which sources lost something, and which none has passed whole, are lost. Guess: a
+source is in the generation that the stream had when it was found; what is outdated counts all the same when no source
+of the newer generation is left.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class NumbersReset:
     """Numbers begin anew: `source` was the first to say so."""
 
     source: str
+    generation: int
 
 
 FailoverEvent: TypeAlias = Merged[T] | NumbersLost | NumbersReset
@@ -85,7 +88,9 @@ class _Gap:
 class _Progress:
     """How far one source has come; numbers as in `FailoverStream`."""
 
+    base: int | None  # generation of the stream when it was found; None: there was none
     offset: int | None = None  # from its generations to those of the stream; None: not heard
+    is_current: bool = False  # heard in the generation of the stream
     newest: int | None = None
     passed: int | None = None  # it has sent everything before that it will
     has_lost: bool = False  # since then
@@ -109,6 +114,7 @@ class FailoverStream(Generic[T]):
         "_bits",
         "_cfg",
         "_events",
+        "_first",
         "_gaps",
         "_generation",
         "_held",
@@ -126,6 +132,7 @@ class FailoverStream(Generic[T]):
         self._high = 0  # newest number + 1
         self._bits = 32
         self._generation: int | None = None
+        self._first = 0  # generation
         self._held: dict[int, tuple[T, int, bool] | None] = {}  # item, size, optional; None: handed up at arrival
         self._held_bytes = 0
         self._gaps: deque[_Gap] = deque()  # in order; the first one begins at `_next`
@@ -137,7 +144,7 @@ class FailoverStream(Generic[T]):
     def on_source(self, source: str, *, added: bool, now_ns: int) -> None:
         """Note that a source was found, or is gone: what only it could have sent is waited for no longer."""
         if added:
-            self._sources[source] = _Progress()
+            self._sources[source] = _Progress(self._generation)
         else:
             self._sources.pop(source, None)
         self._settle(now_ns)
@@ -146,8 +153,8 @@ class FailoverStream(Generic[T]):
         self, source: str, failover: HotFailover, item: T, size: int, now_ns: int, *, is_whole: bool = True
     ) -> None:
         """Take the next message of a source. `is_whole`: nothing that it sent before is still missing."""
-        known = self._sources.get(source) or _Progress()  # one that is gone may leave messages behind
-        if not self._follow(source, known, failover, now_ns):
+        known = self._sources.get(source) or _Progress(self._generation)  # one that is gone may leave messages behind
+        if not self._follow(source, known, failover):
             self.stats.outdated += 1
             return
         if failover.number is None:
@@ -178,22 +185,36 @@ class FailoverStream(Generic[T]):
 
     # generations
 
-    def _follow(self, source: str, known: _Progress, failover: HotFailover, now_ns: int) -> bool:
+    def _follow(self, source: str, known: _Progress, failover: HotFailover) -> bool:
         """Find the generation of a message, and begin it if it is new; False: it is of one that is over."""
         own, is_reset = failover.generation, failover.number is None
         if self._generation is None:
-            self._generation, known.offset = own, 0
+            self._generation = self._first = own
+            known.offset, known.is_current = 0, True
             if is_reset:
-                self._events.append(NumbersReset(source))
+                self._events.append(NumbersReset(source, own))
             return True
+        is_joined = any(one.is_current for one in self._sources.values() if one is not known)
         if known.offset is None:
-            is_alone = all(one.offset is None for one in self._sources.values())
-            known.offset = self._generation + (is_reset and is_alone) - own
+            known.offset = self._found_in(known, is_reset=is_reset, is_joined=is_joined) - own
         ahead = (own + known.offset - self._generation + 128) % 256 - 128
         if ahead > 0:
-            self._begin_anew((self._generation + ahead) % 256)
-            self._events.append(NumbersReset(source))
-        return ahead >= 0
+            generation = (self._generation + ahead) % 256
+            self._begin_anew(generation)
+            self._events.append(NumbersReset(source, generation))
+        elif ahead < 0:
+            if is_joined:
+                return False
+            known.offset -= ahead
+        known.is_current = True
+        return True
+
+    def _found_in(self, known: _Progress, *, is_reset: bool, is_joined: bool) -> int:
+        """Choose the generation of the first message that is heard of a source."""
+        assert self._generation is not None
+        if is_reset and known.base is not None and is_joined:
+            return self._generation  # it begins beside others, and with a reset
+        return (self._first if known.base is None else known.base) + is_reset
 
     def _begin_anew(self, generation: int) -> None:
         while self._gaps:
@@ -203,7 +224,7 @@ class FailoverStream(Generic[T]):
         self._held_bytes = 0
         for one in self._sources.values():
             one.newest = one.passed = None
-            one.has_lost = False
+            one.has_lost = one.is_current = False
 
     # numbers
 

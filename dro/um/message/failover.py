@@ -143,8 +143,8 @@ class FailoverListener:
                     events.append(item)
                 case Merged(item=item):
                     events.append(replace(item, flags=item.flags | FLAG_HF_DUPLICATE))
-                case NumbersReset(source=source):
-                    events.append(HFReset(topic, source))
+                case NumbersReset(source=source, generation=generation):
+                    events.append(HFReset(topic, source, generation))
                 case NumbersLost(first=first, count=count):
                     if count > min(self._options.burst_limit, LOSSES_MAX):
                         events.append(LossBurst(topic, known.newest, first, count))
