@@ -15,7 +15,7 @@ import supervisor.resolvers.umsrs
 import supervisor.start.command_line
 import supervisor.tools.ctl.main
 import supervisor.tools.top.main
-from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
+from dro.tools.lbm import lbmhfrcv, lbmhfsrc, lbmlatping, lbmlatpong, lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
 from dro.tools.umdump import main as umdump
@@ -36,7 +36,22 @@ def parsers() -> Mapping[str, argparse.ArgumentParser]:
         analytics.report.arguments(),
         analytics.generate.arguments(),
     ]
-    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, lbmmon, tnwgdmon, tnwgdcmd, umdump)]
+    made += [
+        tool.arguments()
+        for tool in (
+            lbmsrc,
+            lbmrcv,
+            lbmwrcv,
+            lbmhfsrc,
+            lbmhfrcv,
+            lbmlatping,
+            lbmlatpong,
+            lbmmon,
+            tnwgdmon,
+            tnwgdcmd,
+            umdump,
+        )
+    ]
     for parser in made:
         for action in (action for one in with_commands(parser) for action in one._actions if is_not_yet(action)):
             action.help = argparse.SUPPRESS

@@ -17,6 +17,22 @@ def lbmwrcv() -> int:
     return _run("dro.tools.lbm.lbmwrcv")
 
 
+def lbmhfsrc() -> int:
+    return _run("dro.tools.lbm.lbmhfsrc")
+
+
+def lbmhfrcv() -> int:
+    return _run("dro.tools.lbm.lbmhfrcv")
+
+
+def lbmlatping() -> int:
+    return _run("dro.tools.lbm.lbmlatping")
+
+
+def lbmlatpong() -> int:
+    return _run("dro.tools.lbm.lbmlatpong")
+
+
 def lbmmon() -> int:
     return _run("dro.tools.lbmmon.lbmmon")
 
