@@ -1,1 +1,1 @@
-"""Command-line tools for users of UM: `lbm`: `lbmsrc`, `lbmrcv` and others; `lbmmon`, `tnwgdmon`, `tnwgdcmd`; `umdump`."""
+"""Command-line tools for users of UM: `lbmsrc`, `lbmrcv` and others; `lbmmon`, `tnwgdmon`, `tnwgdcmd`; `umdump`."""

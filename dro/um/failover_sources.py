@@ -6,20 +6,59 @@ context. Source: client library notes, section 11.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from dro.errors import DroError
-from dro.um.handles import SourceHandle
 from dro.um.message.events import SqnRange
 from dro.um.message.failover import FailoverNumbering
-from dro.um.message.properties import Properties, batch_marks
-
-if TYPE_CHECKING:
-    from dro.um.async_api import Source  # noqa: F401  # in quotes below
-    from dro.um.blocking_api import BlockingSource  # noqa: F401
+from dro.um.message.properties import ComposedMessage, Properties, batch_marks
 
 BITS: Final = 32
-S = TypeVar("S", bound=SourceHandle[Any, Any])
+
+
+class PlainSource(Protocol):
+    """What sources of both interfaces have."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def source_string(self) -> str: ...
+
+    @property
+    def otid(self) -> bytes: ...
+
+    @property
+    def clients(self) -> frozenset[str]: ...
+
+
+class PlainBlockingSource(PlainSource, Protocol):
+    """A source for threads."""
+
+    def send_composed(
+        self, message: ComposedMessage, flush: bool, block: bool, timeout: float | None, marks: int
+    ) -> SqnRange: ...
+
+    def flush(self) -> None: ...
+
+    def wait_receivers(self, count: int = 1, timeout: float | None = None) -> None: ...
+
+    def close(self, *, final: bool | None = None) -> None: ...
+
+
+class PlainAsyncSource(PlainSource, Protocol):
+    """A source for asyncio."""
+
+    async def send_composed(self, message: ComposedMessage, flush: bool, block: bool, marks: int) -> SqnRange: ...
+
+    async def flush(self) -> None: ...
+
+    async def wait_receivers(self, count: int = 1) -> None: ...
+
+    async def close(self, *, final: bool | None = None) -> None: ...
+
+
+S = TypeVar("S", bound=PlainSource)
 
 
 class _NumberedSource(Generic[S]):
@@ -47,7 +86,7 @@ class _NumberedSource(Generic[S]):
         return self._source.clients
 
 
-class BlockingHFSource(_NumberedSource["BlockingSource"]):
+class BlockingHFSource(_NumberedSource[PlainBlockingSource]):
     """One source. Made by `BlockingContext.hf_source`."""
 
     def send(
@@ -99,7 +138,7 @@ class BlockingHFSource(_NumberedSource["BlockingSource"]):
         self.close()
 
 
-class HFSource(_NumberedSource["Source"]):
+class HFSource(_NumberedSource[PlainAsyncSource]):
     """One source. Made by `Context.hf_source`."""
 
     async def send(

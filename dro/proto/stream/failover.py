@@ -77,7 +77,7 @@ FailoverEvent: TypeAlias = Merged[T] | NumbersLost | NumbersReset
 
 
 @dataclass(slots=True)
-class _Gap:
+class _NumberGap:
     start: int
     end: int
     deadline_ns: int
@@ -85,7 +85,7 @@ class _Gap:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _FailoverProgress:
     """How far one source has come; numbers as in `FailoverStream`."""
 
     base: int | None  # generation of the stream when it was found; None: there was none
@@ -135,8 +135,8 @@ class FailoverStream(Generic[T]):
         self._first = 0  # generation
         self._held: dict[int, tuple[T, int, bool] | None] = {}  # item, size, optional; None: handed up at arrival
         self._held_bytes = 0
-        self._gaps: deque[_Gap] = deque()  # in order; the first one begins at `_next`
-        self._sources: dict[str, _Progress] = {}
+        self._gaps: deque[_NumberGap] = deque()  # in order; the first one begins at `_next`
+        self._sources: dict[str, _FailoverProgress] = {}
         self._events: list[FailoverEvent[T]] = []
 
     # input
@@ -144,7 +144,7 @@ class FailoverStream(Generic[T]):
     def on_source(self, source: str, *, added: bool, now_ns: int) -> None:
         """Note that a source was found, or is gone: what only it could have sent is waited for no longer."""
         if added:
-            self._sources[source] = _Progress(self._generation)
+            self._sources[source] = _FailoverProgress(self._generation)
         else:
             self._sources.pop(source, None)
         self._settle(now_ns)
@@ -153,7 +153,9 @@ class FailoverStream(Generic[T]):
         self, source: str, failover: HotFailover, item: T, size: int, now_ns: int, *, is_whole: bool = True
     ) -> None:
         """Take the next message of a source. `is_whole`: nothing that it sent before is still missing."""
-        known = self._sources.get(source) or _Progress(self._generation)  # one that is gone may leave messages behind
+        known = self._sources.get(source) or _FailoverProgress(
+            self._generation
+        )  # one that is gone may leave messages behind
         if not self._follow(source, known, failover):
             self.stats.outdated += 1
             return
@@ -185,7 +187,7 @@ class FailoverStream(Generic[T]):
 
     # generations
 
-    def _follow(self, source: str, known: _Progress, failover: HotFailover) -> bool:
+    def _follow(self, source: str, known: _FailoverProgress, failover: HotFailover) -> bool:
         """Find the generation of a message, and begin it if it is new; False: it is of one that is over."""
         own, is_reset = failover.generation, failover.number is None
         if self._generation is None:
@@ -209,7 +211,7 @@ class FailoverStream(Generic[T]):
         known.is_current = True
         return True
 
-    def _found_in(self, known: _Progress, *, is_reset: bool, is_joined: bool) -> int:
+    def _found_in(self, known: _FailoverProgress, *, is_reset: bool, is_joined: bool) -> int:
         """Choose the generation of the first message that is heard of a source."""
         assert self._generation is not None
         if is_reset and known.base is not None and is_joined:
@@ -238,7 +240,7 @@ class FailoverStream(Generic[T]):
         return self._next + (number - self._next + half) % (half * 2) - half
 
     def _take(self, place: int, item: T, size: int, failover: HotFailover, now_ns: int) -> bool:
-        """Place a message. Returns whether it is a duplicate."""
+        """Place a message, and say whether it is a duplicate."""
         expected = self._next
         assert expected is not None
         if place < expected or place in self._held:
@@ -251,7 +253,7 @@ class FailoverStream(Generic[T]):
             self._next = self._high = place
         if place >= self._high:
             if place > self._high:
-                self._gaps.append(_Gap(self._high, place, now_ns + self._cfg.wait_ns))
+                self._gaps.append(_NumberGap(self._high, place, now_ns + self._cfg.wait_ns))
             self._high = place + 1
         else:
             self._change(place, place + 1, is_here=True)
@@ -266,7 +268,7 @@ class FailoverStream(Generic[T]):
             self._hand(item, failover.is_optional)
         return False
 
-    def _advance(self, known: _Progress, place: int, *, is_whole: bool) -> None:
+    def _advance(self, known: _FailoverProgress, place: int, *, is_whole: bool) -> None:
         """Note how far a source has come, and which gaps it left on purpose."""
         known.newest = place if known.newest is None else max(place, known.newest)
         if not is_whole:
@@ -282,18 +284,18 @@ class FailoverStream(Generic[T]):
         gaps = self._gaps
         if not gaps or gaps[-1].end <= start or end <= gaps[0].start:
             return
-        changed: deque[_Gap] = deque()
+        changed: deque[_NumberGap] = deque()
         for gap in gaps:
             low, high = max(gap.start, start), min(gap.end, end)
             if low >= high or (gap.is_intended and not is_here):
                 changed.append(gap)
                 continue
             if gap.start < low:
-                changed.append(_Gap(gap.start, low, gap.deadline_ns, gap.is_intended))
+                changed.append(_NumberGap(gap.start, low, gap.deadline_ns, gap.is_intended))
             if not is_here:
-                changed.append(_Gap(low, high, gap.deadline_ns, is_intended=True))
+                changed.append(_NumberGap(low, high, gap.deadline_ns, is_intended=True))
             if high < gap.end:
-                changed.append(_Gap(high, gap.end, gap.deadline_ns, gap.is_intended))
+                changed.append(_NumberGap(high, gap.end, gap.deadline_ns, gap.is_intended))
         self._gaps = changed
 
     # settling
@@ -317,7 +319,7 @@ class FailoverStream(Generic[T]):
             self._give_up(end)
 
     def _passed_by_all(self) -> int | None:
-        """The number that every live source has passed; None while one has said nothing, or there is none."""
+        """Find the number that every live source has passed; None while one has said nothing, or there is none."""
         lowest: int | None = None
         for one in self._sources.values():
             if one.passed is None:

@@ -1,8 +1,8 @@
 """`lbmlatping`: measure round trips to `lbmlatpong`, over any transport and any network.
 
 Sends `TOPIC.ping`, receives `TOPIC.pong`, one message at a time. Exit status: 0 all came back; 1 some were lost; 2
-wrong usage; 3 the system refused something; 130, 143 ended early by SIGINT, SIGTERM. The last line of output is `lbmlatping:
-N round trips, L lost, min A, median B, 90% C, 99% D, 99.9% E, max F us`.
+wrong usage; 3 the system refused something; 130, 143 ended early by SIGINT, SIGTERM. The last line of output is
+`lbmlatping: N round trips, L lost, min A, median B, 90% C, 99% D, 99.9% E, max F us`.
 """
 
 from __future__ import annotations
