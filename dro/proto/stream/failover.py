@@ -240,7 +240,7 @@ class FailoverStream(Generic[T]):
         return self._next + (number - self._next + half) % (half * 2) - half
 
     def _take(self, place: int, item: T, size: int, failover: HotFailover, now_ns: int) -> bool:
-        """Place a message, and say whether it is a duplicate."""
+        """Take a message, and say whether it is a duplicate."""
         expected = self._next
         assert expected is not None
         if place < expected or place in self._held:
