@@ -78,7 +78,7 @@ def _property(name: str, value: Value) -> Property:
             return Property(key, _type_of(name, value), int(value))
         case Float():
             try:
-                pack("f", value)
+                pack("<f", value)
             except (OverflowError, error) as e:
                 raise UsageError(f"property {name[:80]!r}: {value!r} is too large for a Float") from e
             return Property(key, PropertyType.FLOAT, float(value))
