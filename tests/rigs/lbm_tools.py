@@ -134,6 +134,10 @@ class Tool:
             if not data:
                 self._selector.unregister(key.fileobj)
 
+    def wait_more(self) -> None:
+        """Wait for more output. Raises: AssertionError at the deadline."""
+        self._read(time.monotonic() + DEADLINE_S)
+
     def read(self) -> str:
         """Standard output so far."""
         for key, _ in self._selector.select(0):
