@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
+from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.um.async_api import Context
 from dro.um.blocking_api import BlockingContext, BlockingHFSource, BlockingReceiver, BlockingWildcardReceiver
 from dro.um.message.client_config import Config
+from dro.um.message.context import MessageContext
 from dro.um.message.events import (
     BOS,
     EOS,
@@ -23,7 +27,9 @@ from dro.um.message.events import (
     HFReset,
     UsageError,
 )
-from tests.fakes.um_contexts import PATIENCE_S
+from dro.um.message.failover import FailoverNumbering
+from dro.um.message.receiver import CallbackListener
+from tests.fakes.um_contexts import PATIENCE_S, Stepper
 
 pytestmark = pytest.mark.usefixtures("network")
 END = b"end"
@@ -218,3 +224,28 @@ def test_asyncio_has_the_same(um_config: Config, transport: str) -> None:
 
     got = asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
     assert [type(event) for event in got if not isinstance(event, BOS)] == [Data, HFReset, Data]
+
+
+def test_a_receiver_that_is_closed_leaves_nothing(lbtrm_config: Config, stepper: Stepper) -> None:
+    a, b = MessageContext(lbtrm_config, stepper.loop), MessageContext(lbtrm_config, stepper.loop)
+    events: list[Event] = []
+    receiver = b.receiver("t", CallbackListener(events.append), UmOptions(), hot_failover=True)
+    sources = [a.source("t", UmOptions(), hot_failover=True) for _ in range(2)]
+    stepper.until(lambda: len(b.core.bound_sources) == 2)
+    for number in (1, 3):  # the second source says nothing, so a gap is open
+        made = FailoverNumbering().compose(b"", number, 32, is_optional=False, properties=None, channel=None)
+        sources[0].send(made.data, blocks=made.blocks)
+    stepper.until(lambda: any(isinstance(event, Data) for event in events))
+    stepper.settle()
+    listener = weakref.ref(receiver._listener)
+    gc.disable()
+    try:
+        receiver.close()
+        del receiver
+        stepper.settle()
+        assert listener() is None
+    finally:
+        gc.enable()
+    for context in (a, b):
+        context.close_children()
+        context.close()
