@@ -16,7 +16,7 @@ import supervisor.start.command_line
 import supervisor.tools.ctl.main
 import supervisor.tools.top.main
 from dro.tools.immediate import lbmimsg, lbmireq, lbmreq, lbmresp, lbmtrreq
-from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
+from dro.tools.lbm import lbmhfrcv, lbmhfsrc, lbmlatping, lbmlatpong, lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
 from dro.tools.umdump import main as umdump
@@ -37,7 +37,7 @@ def parsers() -> Mapping[str, argparse.ArgumentParser]:
         analytics.report.arguments(),
         analytics.generate.arguments(),
     ]
-    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv)]
+    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, lbmhfsrc, lbmhfrcv, lbmlatping, lbmlatpong)]
     made += [tool.arguments() for tool in (lbmreq, lbmresp, lbmimsg, lbmireq, lbmtrreq)]
     made += [tool.arguments() for tool in (lbmmon, tnwgdmon, tnwgdcmd, umdump)]
     for parser in made:

@@ -80,6 +80,7 @@ _LISTED: Final = {
         supervisor/tools/ctl/test_main.py supervisor/tools/demo supervisor/tools/doctor supervisor/tools/init
         supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py
         test_flaky.py test_mutation.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py
+        tools/lbm/test_failover_programs.py
         tools/lbm/test_programs.py tools/lbmmon/test_lbmmon.py tools/lbmmon/test_tnwgdcmd.py
         tools/lbmmon/test_tnwgdmon.py tools/immediate tools/umdump transport/test_lbtipc_kills.py transport/test_tls.py
         wire/lbmr/test_tshark.py

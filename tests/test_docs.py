@@ -18,7 +18,7 @@ import supervisor.tools.top.main
 from dro.config.change.reload_class import ReloadClass
 from dro.metrics.slots import DROP_SLOTS
 from dro.tools.immediate import lbmimsg, lbmireq, lbmreq, lbmresp, lbmtrreq
-from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
+from dro.tools.lbm import lbmhfrcv, lbmhfsrc, lbmlatping, lbmlatpong, lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
 from dro.tools.umdump import main as umdump
@@ -59,7 +59,10 @@ KNOWN_TO_ALL = set(
     )
 )
 PLACEHOLDERS = {"DIR", "EAST", "MSEC", "NORTH", "NUM", "SEC", "SOUTH", "WEST"}
-TOOLS = [lbmsrc, lbmrcv, lbmwrcv, lbmreq, lbmresp, lbmimsg, lbmireq, lbmtrreq, lbmmon, tnwgdmon, tnwgdcmd, umdump]
+TOOLS = [
+    lbmsrc, lbmrcv, lbmwrcv, lbmhfsrc, lbmhfrcv, lbmreq, lbmresp, lbmimsg, lbmireq, lbmtrreq, lbmlatping, lbmlatpong,
+    lbmmon, tnwgdmon, tnwgdcmd, umdump,
+]  # fmt: skip
 
 
 def read(name: str) -> str:

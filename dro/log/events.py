@@ -313,6 +313,7 @@ class LogEvent(StrEnum):
     SOURCE_OTHER_TOPIC = "source ignored: its OTID is known under another topic or domain", _WARNING, "*"
     SOURCE_TRANSPORT = "source ignored: its transport is not supported", _WARNING, "*"
     SOURCE_INDEX = "source ignored: its topic index is another topic's", _WARNING, "*"
+    HEADERS_LEFT_OUT = "message delivered without headers that cannot be read", _WARNING, "topic source error"
     RECEIVERS_DIFFER = "receivers of a topic differ: the options of the first one hold", _WARNING, "topic *"
 
     # multicast immediate messages

@@ -37,6 +37,22 @@ def lbmtrreq() -> int:
     return _run("dro.tools.immediate.lbmtrreq")
 
 
+def lbmhfsrc() -> int:
+    return _run("dro.tools.lbm.lbmhfsrc")
+
+
+def lbmhfrcv() -> int:
+    return _run("dro.tools.lbm.lbmhfrcv")
+
+
+def lbmlatping() -> int:
+    return _run("dro.tools.lbm.lbmlatping")
+
+
+def lbmlatpong() -> int:
+    return _run("dro.tools.lbm.lbmlatpong")
+
+
 def lbmmon() -> int:
     return _run("dro.tools.lbmmon.lbmmon")
 

@@ -24,6 +24,7 @@ from contextlib import nullcontext
 from typing import Final, Self, TypeVar
 
 from dro.devices.follower import DeviceFollower
+from dro.um.failover_sources import HFSource
 from dro.um.handles import (
     ANSWER_TIMEOUT_S,
     DRAIN_CHECK_S,
@@ -42,13 +43,14 @@ from dro.um.message.client_config import Config, OptionValue, object_options
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Event, MessageBatch, ResponseMsg, SourceEvent, SqnRange, UsageError, WouldBlock
 from dro.um.message.immediate import log_failure
+from dro.um.message.properties import ComposedMessage, Properties, batch_marks, compose
 from dro.um.message.receiver import CallbackListener, MessageReceiver, OnEvent, OnMessages, OnSource
 from dro.um.message.requests import OnResponse
 from dro.um.message.stats import Statistics, collect
 from dro.um.message.unicast import failure
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 
-__all__ = ["Config", "Context", "PendingRequest", "Receiver", "Source", "WildcardReceiver"]
+__all__ = ["Config", "Context", "HFSource", "PendingRequest", "Receiver", "Source", "WildcardReceiver"]
 
 SENDS_PER_TURN: Final = 32
 
@@ -167,12 +169,29 @@ class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
 
     _unyielded = 0
 
-    async def send(self, data: bytes, *, flush: bool = True, block: bool = True) -> SqnRange:
+    async def send(
+        self,
+        data: bytes,
+        *,
+        flush: bool = True,
+        block: bool = True,
+        properties: Properties | None = None,
+        channel: int | None = None,
+        start_batch: bool = False,
+        end_batch: bool = False,
+    ) -> SqnRange:
         """Send one message; waits while the session is blocked.
 
-        `flush` False: it may wait for others to share a datagram with. Raises: WouldBlock, if not `block`; UsageError.
+        `flush` False: it may wait for others to share a datagram with. From a message with `start_batch` on all wait
+        for the one with `end_batch`, or until they fill a datagram. Raises: WouldBlock, if not `block`; UsageError.
         """
-        return await self._until_taken(lambda: self._core.send(data, flush=flush), block)
+        message = compose(data, properties, channel)
+        return await self.send_composed(message, flush, block, batch_marks(start_batch, end_batch))
+
+    async def send_composed(self, message: ComposedMessage, flush: bool, block: bool, marks: int) -> SqnRange:
+        """Send a message whose headers are made. Raises as `send`."""
+        send = lambda: self._core.send(message.data, flush=flush, blocks=message.blocks, marks=marks)  # noqa: E731
+        return await self._until_taken(send, block)
 
     async def request(self, data: bytes, *, on_response: OnResponse | None = None) -> PendingRequest:
         """Send a request to the receivers of the topic; waits as `send`.
@@ -319,6 +338,15 @@ class Context(ContextHandle):
         core = self.core.source(topic, object_options("source", options), telling(waiters.wake, on_event))
         return Source(core, nullcontext(), waiters)
 
+    async def hf_source(
+        self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
+    ) -> HFSource:
+        """A source for hot failover, whose messages have numbers. Raises: as `source`."""
+        waiters = _Waiters()
+        chosen = object_options("source", options)
+        core = self.core.source(topic, chosen, telling(waiters.wake, on_event), hot_failover=True)
+        return HFSource(Source(core, nullcontext(), waiters))
+
     async def receiver(
         self,
         topic: str,
@@ -339,6 +367,24 @@ class Context(ContextHandle):
         queue = _Queue(loop, queue_max, on_change) if on_event is None and on_messages is None else None
         listener = queue or CallbackListener(on_event, on_messages, on_change)
         receiver = core.receiver(topic, listener, object_options("receiver", options))
+        return Receiver(receiver, nullcontext(), waiters, queue)
+
+    async def hf_receiver(
+        self,
+        topic: str,
+        *,
+        on_event: OnEvent | None = None,
+        on_source: OnSource | None = None,
+        queue_max: int = QUEUE_MAX,
+        **options: OptionValue,
+    ) -> Receiver:
+        """A receiver that joins the sources of hot failover: each number once. As `receiver`, without batches."""
+        core, loop = self._opened()
+        waiters = _Waiters()
+        on_change = telling(waiters.wake, on_source)
+        queue = _Queue(loop, queue_max, on_change) if on_event is None else None
+        listener = queue or CallbackListener(on_event, None, on_change)
+        receiver = core.receiver(topic, listener, object_options("receiver", options), hot_failover=True)
         return Receiver(receiver, nullcontext(), waiters, queue)
 
     async def wildcard_receiver(

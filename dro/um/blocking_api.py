@@ -23,6 +23,7 @@ from typing import Self, TypeVar
 
 from dro.devices.follower import DeviceFollower
 from dro.errors import ResourceError
+from dro.um.failover_sources import BlockingHFSource
 from dro.um.handles import (
     ANSWER_TIMEOUT_S,
     DRAIN_CHECK_S,
@@ -41,14 +42,21 @@ from dro.um.message.client_config import Config, OptionValue, object_options
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Event, MessageBatch, ResponseMsg, SourceEvent, SqnRange, WouldBlock
 from dro.um.message.immediate import log_failure
+from dro.um.message.properties import ComposedMessage, Properties, batch_marks, compose
 from dro.um.message.receiver import CallbackListener, MessageReceiver, OnEvent, OnMessages, OnSource
 from dro.um.message.requests import OnRequestFailed, OnResponse, OpenRequest
 from dro.um.message.stats import Statistics, collect
 from dro.um.message.unicast import failure
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 
-__all__ = ["BlockingContext", "BlockingReceiver", "BlockingRequest", "BlockingSource", "BlockingWildcardReceiver"]
-
+__all__ = [
+    "BlockingContext",
+    "BlockingHFSource",
+    "BlockingReceiver",
+    "BlockingRequest",
+    "BlockingSource",
+    "BlockingWildcardReceiver",
+]
 
 T = TypeVar("T")
 
@@ -153,13 +161,33 @@ def _settle(lock: ThreadLoop, is_done: Callable[[], bool]) -> None:
 class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
     """One source. Made by `BlockingContext.source`."""
 
-    def send(self, data: bytes, *, flush: bool = True, block: bool = True, timeout: float | None = None) -> SqnRange:
+    def send(
+        self,
+        data: bytes,
+        *,
+        flush: bool = True,
+        block: bool = True,
+        timeout: float | None = None,
+        properties: Properties | None = None,
+        channel: int | None = None,
+        start_batch: bool = False,
+        end_batch: bool = False,
+    ) -> SqnRange:
         """Send one message; waits while the session is blocked, at most `timeout` seconds.
 
-        `flush` False: it may wait for others to share a datagram with. Raises: WouldBlock, if not `block`;
+        `flush` False: it may wait for others to share a datagram with. From a message with `start_batch` on all wait
+        for the one with `end_batch`, or until they fill a datagram. Raises: WouldBlock, if not `block`;
         TimeoutError; UsageError, also for a call from a callback that would have to wait.
         """
-        return self._until_taken(lambda: self._core.send(data, flush=flush), block, timeout)
+        message = compose(data, properties, channel)
+        return self.send_composed(message, flush, block, timeout, batch_marks(start_batch, end_batch))
+
+    def send_composed(
+        self, message: ComposedMessage, flush: bool, block: bool, timeout: float | None, marks: int
+    ) -> SqnRange:
+        """Send a message whose headers are made. Raises as `send`."""
+        send = lambda: self._core.send(message.data, flush=flush, blocks=message.blocks, marks=marks)  # noqa: E731
+        return self._until_taken(send, block, timeout)
 
     def request(
         self, data: bytes, *, on_response: OnResponse | None = None, timeout: float | None = None
@@ -344,6 +372,16 @@ class BlockingContext(ContextHandle):
             core = self._core.source(topic, chosen, telling(changes.tell, on_event))
             return BlockingSource(core, self._loop, changes)
 
+    def hf_source(
+        self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
+    ) -> BlockingHFSource:
+        """A source for hot failover, whose messages have numbers. Raises: as `source`."""
+        changes = _Changes()
+        chosen = object_options("source", options)
+        with self._loop:
+            core = self._core.source(topic, chosen, telling(changes.tell, on_event), hot_failover=True)
+            return BlockingHFSource(BlockingSource(core, self._loop, changes))
+
     def receiver(
         self,
         topic: str,
@@ -365,6 +403,25 @@ class BlockingContext(ContextHandle):
         chosen = object_options("receiver", options)
         with self._loop:
             return BlockingReceiver(self._core.receiver(topic, listener, chosen), self._loop, changes, queue)
+
+    def hf_receiver(
+        self,
+        topic: str,
+        *,
+        on_event: OnEvent | None = None,
+        on_source: OnSource | None = None,
+        queue_max: int = QUEUE_MAX,
+        **options: OptionValue,
+    ) -> BlockingReceiver:
+        """A receiver that joins the sources of hot failover: each number once. As `receiver`, without batches."""
+        changes = _Changes()
+        on_change = telling(changes.tell, on_source)
+        queue = _Queue(self._loop, queue_max, on_change) if on_event is None else None
+        listener = queue or CallbackListener(on_event, None, on_change)
+        chosen = object_options("receiver", options)
+        with self._loop:
+            core = self._core.receiver(topic, listener, chosen, hot_failover=True)
+            return BlockingReceiver(core, self._loop, changes, queue)
 
     def wildcard_receiver(
         self,

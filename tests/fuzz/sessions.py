@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from itertools import pairwise
 from typing import Final
 
 from dro.clock import ms, s
@@ -22,14 +23,17 @@ from dro.proto.repair.loss import LossConfig, NakDue
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.source import SourceConfig, SourceSession
+from dro.proto.stream.failover import FailoverConfig, FailoverStream
 from dro.sqn import HALF, MASK
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import Frag as FragBlock
 from dro.wire.lbmc.data_blocks import Tsni
+from dro.wire.lbmc.failover import HotFailover
 from tests.fuzz.player import Player, core_target, scripts
 from tests.fuzz.seeds import recorded, vectors
+from tests.fuzz.target import Target
 
 _LOSS: Final = LossConfig(max_gap=64, max_naks_per_packet=20, naks_per_round=30)
 
@@ -221,7 +225,49 @@ def _message_packets() -> list[bytes]:
     ]
 
 
+def _failover(data: bytes) -> Hashable:
+    """Numbers of three sources: each byte pair is one, as source, step and kind."""
+    core: FailoverStream[int] = FailoverStream(FailoverConfig(ms(50), is_in_order=data[:1] >= b"\x80", map_limit=20))
+    kinds: set[str] = set()
+    number, now_ns, handed = 1000, s(1), 0
+    for at in range(1, len(data) - 1, 2):
+        kind, step = data[at], data[at + 1]
+        source = "abc"[kind % 3]
+        now_ns += ms(step % 8)
+        match kind >> 4:
+            case 0:
+                core.on_source(source, added=bool(step & 1), now_ns=now_ns)
+            case 1:
+                core.on_lost(source)
+            case 2:
+                core.on_message(source, HotFailover(None, generation=step), 0, 0, now_ns)
+            case 3:
+                number += step << 24
+            case _:
+                number += step - 100 if kind & 8 else 1
+                made = HotFailover(number % (1 << 32), is_optional=kind & 4 > 0, generation=step >> 6)
+                core.on_message(source, made, at, step, now_ns, is_whole=kind & 2 > 0)
+                handed += 1
+        deadline = core.next_deadline()
+        if deadline is not None and deadline <= now_ns:
+            core.on_timer(now_ns)
+            assert core.next_deadline() is None or core._gaps[0].deadline_ns > now_ns
+        kinds.update(type(event).__name__ for event in core.take_events())
+        assert len(core._held) <= 21
+        assert not core._gaps or core._gaps[0].start == core._next
+        assert all(one.end <= other.start for one, other in pairwise(core._gaps))
+    assert core.stats.delivered <= handed
+    return tuple(sorted(kinds)), core.stats.duplicates > 0, core.stats.outdated > 0, core.stats.intended > 0
+
+
+def _failover_seeds() -> list[bytes]:
+    script = [(0, 1), (1, 1), (2, 1), *[(0x40 | n % 3, 1) for n in range(12)], (0x10, 0), (0x4A, 104), (0x49, 101)]
+    whole = bytes(byte for pair in script for byte in pair)
+    return [b"\0" + whole, b"\xff" + whole + bytes([0x20, 1, 0x42, 0x41, 0x30, 0x7F, 0x42, 1, 0x43, 1])]
+
+
 TARGETS: Final = (
+    Target("core-failover", _failover_seeds, _failover),
     core_target("core-lbtrm-receiver", scripts(_lbtrm_packets), _receiver),
     core_target("core-lbtrm-source", scripts(_nak_packets), _source),
     core_target("core-datagrams", scripts(_datagram_packets), _datagrams),

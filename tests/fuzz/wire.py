@@ -13,12 +13,17 @@ from dro.proto.peerlink import messages as peer_messages
 from dro.proto.unicast.messages import NotTaken, UnicastReader
 from dro.proto.unicast.multicast import MulticastLimits, MulticastReader
 from dro.proto.unicast.splitter import MessageSplitter
+from dro.um.message.events import UsageError
+from dro.um.message.properties import compose, read_content
 from dro.wire import lbtipc, lbtrm, lbtru, otid, peer_datagram
 from dro.wire.lbmc import addressing, origin, properties
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import RawBlock
-from dro.wire.lbmc.codes import END_DATA, BlockType
+from dro.wire.lbmc.codes import END_DATA, BlockType, MessageType
+from dro.wire.lbmc.data_blocks import AppHdrChain
 from dro.wire.lbmc.dro_blocks import KA_QUERY, TnwgKeepalive
+from dro.wire.lbmc.failover import HotFailover
+from dro.wire.lbmc.headers import MessageHeaders, read_headers
 from dro.wire.lbmc.return_address import decode_return, encode_return
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lz4_frame import BLOCK_MAX, FrameReader
@@ -115,6 +120,29 @@ def _properties(data: bytes) -> Hashable:
     made = properties.encode(found, order)
     assert properties.encode(properties.decode(made), order) == made
     return order, tuple(sorted({item.type for item in found}))
+
+
+def _content(data: bytes) -> Hashable:
+    """The headers of a message as the client library reads them."""
+    message = lbmc.decode(data)
+    found = read_content(message.payload, tried(read_headers, message))
+    assert len(found.data) <= len(message.payload)
+    if not found.faults:
+        try:
+            made = compose(found.data, found.properties, found.channel, found.failover)
+        except UsageError:  # a name that the library reads and does not write
+            return "name"
+        elements = [e for block in made.blocks if isinstance(block, AppHdrChain) for e in block.elements]
+        again = read_content(made.data, MessageHeaders(None, elements))
+        assert (again.data, again.channel, again.failover) == (found.data, found.channel, found.failover)
+    return found.properties is None, found.channel is None, found.flags, len(found.faults)
+
+
+def _content_seeds() -> list[bytes]:
+    whole = compose(b"data", {"a": 1, "b": "text", "c": 0.5}, 7, HotFailover(1 << 40, 64, is_optional=True))
+    reset = compose(b"", failover=HotFailover(None, generation=3))
+    made = [lbmc.Message(MessageType.MESSAGE, 1, 2, one.blocks, one.data) for one in (whole, reset)]
+    return [*map(lbmc.encode, made), *vectors("lbmc", "", ("msg_properties", "apphdr_chain"))]
 
 
 def _properties_seeds() -> list[bytes]:
@@ -394,6 +422,7 @@ TARGETS: Final = (
     Target("lbmc-peer", published("lbmc", "", "peer", "extopt"), _lbmc, form="lbmc"),
     Target("lbmc-stores", published("lbmc", "", "ume", "umq", "auth", "ssf", "apphdr", "msg", "block"), _lbmc,
            form="lbmc"),
+    Target("lbmc-content", _content_seeds, _content),
     Target("lbmc-properties", _properties_seeds, _properties),
     Target("lbmc-stream", published("lbmc"), _walk),
     Target("peer-messages", peer_message_seeds, _peer_message, form="lbmc"),

@@ -12,6 +12,8 @@ import pytest
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data
+from dro.um.message.properties import batch_marks, compose
+from dro.wire.lbmc.failover import HotFailover
 from tests.builders.udp_capture import read_udp
 from tests.rigs.netns.app import App, Board
 from tests.rigs.netns.capture import ports
@@ -131,7 +133,7 @@ source transport_topic_sequence_number_info_interval 500
 receiver transport_tcp_dro_loss_recovery_timeout 20000
 receiver transport_lbtrm_nak_generation_interval 20000
 """
-SMALL, LARGE, LARGE_BYTES = 400, 12, 60_000
+SMALL, LARGE, LARGE_BYTES, WITH_HEADERS = 400, 12, 60_000, 40
 
 
 ONE_TSNI: Final = bytes.fromhex("08200010ff0c0001")
@@ -139,7 +141,7 @@ PROBE: Final = b"of a session that begins"
 
 
 def send_mixed(config: Path, heard: Path, stop: Path) -> None:
-    """Probes until they are heard; small messages that share datagrams, large ones; silence with TSNIs until told."""
+    """Probes until they are heard; small and large messages, with all headers; silence with TSNIs until told."""
     with BlockingContext(Config.load(config)) as context, context.source("wire.mixed") as source:
 
         def is_heard() -> bool:
@@ -151,6 +153,10 @@ def send_mixed(config: Path, heard: Path, stop: Path) -> None:
             source.send(b"%d" % n, flush=False)
         for n in range(LARGE):
             source.send(n.to_bytes(4, "big") * (LARGE_BYTES // 4))
+        for n in range(WITH_HEADERS):
+            failover = HotFailover(n, 64 if n % 2 else 32, is_optional=n % 3 == 0)
+            made = compose(b"h" * (LARGE_BYTES if n % 10 == 0 else n), {"n": n, "text": "x" * n}, 7, failover)
+            source.send_composed(made, True, True, None, batch_marks(n % 4 == 0, n % 4 == 3))
         wait_until(stop.exists, "the end", 50)
 
 
@@ -158,10 +164,13 @@ def receive_mixed(config: Path, stop: Path) -> list[bytes]:
     with BlockingContext(Config.load(config)) as context:
         receiver = context.receiver("wire.mixed")
         found: list[bytes] = []
-        while len(found) < SMALL + LARGE:
+        while len(found) < SMALL + LARGE + WITH_HEADERS:
             event = receiver.get(timeout=40)
             if isinstance(event, Data):
                 print("hearing", flush=True)
+                if event.failover is not None:
+                    assert event.properties == {"n": event.hf_sqn, "text": "x" * (event.hf_sqn or 0)}
+                    assert event.channel == 7
                 if event.data != PROBE:
                     found.append(event.data)
         print("complete", flush=True)
@@ -197,6 +206,7 @@ def test_batches_fragments_sequence_information_and_recovery_decode(net: Net, fi
         stop.touch()
         wanted = [b"%d" % n for n in range(SMALL)]
         wanted += [n.to_bytes(4, "big") * (LARGE_BYTES // 4) for n in range(LARGE)]
+        wanted += [b"h" * (LARGE_BYTES if n % 10 == 0 else n) for n in range(WITH_HEADERS)]
         assert all(task.result(20) == wanted for task in receivers)
         sender.result(20)
         dro.wait_balanced()

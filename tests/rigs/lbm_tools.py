@@ -136,6 +136,16 @@ class Tool:
             if not data:
                 self._selector.unregister(key.fileobj)
 
+    def wait_more(self) -> None:
+        """Wait for more output. Raises: AssertionError at the deadline."""
+        self._read(time.monotonic() + DEADLINE_S)
+
+    def read(self) -> str:
+        """Standard output so far."""
+        for key, _ in self._selector.select(0):
+            self._texts[key.data] += os.read(key.fd, 1 << 20)
+        return self.out
+
     def wait_for(self, text: str) -> str:
         """The first line of standard output with `text` in it. Raises: AssertionError at the deadline or the end."""
         return self._wait_for(text, lambda: self.out)

@@ -53,3 +53,19 @@ def test_a_request_that_is_passed_on_is_answered(tcp_config: Config) -> None:
 
 def test_the_request_example_is_answered(um_config: Config) -> None:
     assert example(2)["ask"](um_config, b"ask") == b"ASK"
+
+
+def example_about(head: str) -> dict[str, Any]:
+    """Names that the Python block below a heading defines."""
+    number = len(re.findall(r"```python\n", GUIDE.read_text().partition(f"### {head}\n")[0]))
+    return example(number)
+
+
+def test_the_example_of_properties_sends_them_in_a_batch(um_config: Config) -> None:
+    first, second = example_about("Properties, channels and batches")["exchange"](um_config, "guide.properties")
+    assert first.properties == {"venue": "XETR", "price": 99.5, "lots": 3}
+    assert (first.channel, first.flags, second.flags, second.properties) == (7, 1, 2, None)
+
+
+def test_the_example_of_hot_failover_hears_each_number_once(um_config: Config) -> None:
+    assert example_about("Hot failover")["exchange"](um_config, "guide.failover", 50) == list(range(50))

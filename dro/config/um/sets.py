@@ -465,6 +465,29 @@ class DeliveryOptions(OptionSet):
 
 
 @dataclass(frozen=True, slots=True)
+class FailoverOptions(OptionSet):
+    """Hot failover of a receiver."""
+
+    ordered_delivery: int = option(RCV, "ordered_delivery")
+    burst_limit: int = option(RCV, "delivery_control_maximum_burst_loss")
+    map_limit: int = option(CTX, "delivery_control_maximum_total_map_entries")
+    lbtrm_generation_ns: int = option(RCV, "transport_lbtrm_nak_generation_interval")
+    lbtru_generation_ns: int = option(RCV, "transport_lbtru_nak_generation_interval")
+    duplicate_delivery: bool = option(RCV, "hf_duplicate_delivery")
+    optional_messages: bool = option(RCV, "hf_optional_messages")
+    of_patterns: bool = option(WRCV, "hf_receiver")
+
+    @property
+    def wait_ns(self) -> int:
+        """For how long a missing number is waited for."""
+        return min(self.lbtrm_generation_ns, self.lbtru_generation_ns)
+
+    @property
+    def is_in_order(self) -> bool:
+        return self.ordered_delivery == 1
+
+
+@dataclass(frozen=True, slots=True)
 class BatchingOptions(OptionSet):
     """Implicit batching of a source."""
 

@@ -1,1 +1,1 @@
-"""The programs that UM users know: `lbmsrc`, `lbmrcv`, `lbmwrcv`."""
+"""The programs that UM users know: `lbmsrc`, `lbmrcv`, `lbmwrcv`, of hot failover, and of latency."""

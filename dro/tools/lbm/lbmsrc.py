@@ -13,8 +13,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TextIO
+from typing import Final, Generic, NamedTuple, Protocol, TextIO, TypeVar
 
+from dro.command_line import Parser
 from dro.standard_streams import open_standard_streams
 from dro.tools.lbm import lines, verify
 from dro.tools.lbm.arguments import (
@@ -40,7 +41,7 @@ from dro.um.message.events import Connect, Disconnect, SourceEvent, WouldBlock
 PROG: Final = "lbmsrc"
 _LENGTH_MAX: Final = 1 << 28
 _STEP: Final = 7919  # prime: lengths of a range are all used before the first comes again
-_SEND_TIMEOUT_S: Final = 0.2  # so long may a signal wait for a blocked session
+SEND_TIMEOUT_S: Final = 0.2  # so long may a signal wait for a blocked session
 
 
 class Lengths(NamedTuple):
@@ -82,11 +83,28 @@ class Options(CommonOptions):
     verifiable: bool
     wait_for_line: bool
     payload_sha256: bool
+    channel: int | None
 
 
 def arguments() -> argparse.ArgumentParser:
     """The options, for the program and for shell completion."""
-    parser = new_parser(PROG, "Send messages to a topic.")
+    parser = sending_arguments(PROG, "Send messages to a topic.")
+    add_not_yet(
+        parser,
+        (
+            NotYet(("-j", "--late-join"), "late join"),
+            NotYet(("-f", "--failover"), "hot failover, see lbmhfsrc", takes_value=False),
+            NotYet(("-i",), "first number of hot failover, see lbmhfsrc"),
+            NotYet(("-t",), "file of numbers of hot failover, see lbmhfsrc"),
+            NotYet(("-x",), "bits of numbers of hot failover, see lbmhfsrc"),
+        ),
+    )
+    return parser
+
+
+def sending_arguments(prog: str, description: str) -> Parser:
+    """Options of all programs that send to one topic."""
+    parser = new_parser(prog, description)
     add = parser.add_argument
     add("topic", help="topic to send to")
     add("-d", "--delay", type=seconds, default=1.0, metavar="SEC", help="wait before the first message (default 1)")
@@ -106,17 +124,7 @@ def arguments() -> argparse.ArgumentParser:
     add("-V", "--verifiable", action="store_true", help="payloads that a receiver can verify")
     add("--wait-for-line", action="store_true", help="begin when a line, or the end, of standard input was read")
     add("--payload-sha256", action="store_true", help="print a digest of all payloads before the last line")
-    add_not_yet(
-        parser,
-        (
-            NotYet(("-j", "--late-join"), "late join"),
-            NotYet(("-N", "--channel"), "channels"),
-            NotYet(("-f", "--failover"), "hot failover", takes_value=False),
-            NotYet(("-i",), "first number of hot failover"),
-            NotYet(("-t",), "file of numbers of hot failover"),
-            NotYet(("-x",), "bits of numbers of hot failover"),
-        ),
-    )
+    add("-N", "--channel", type=count, metavar="NUM", help="send on a channel")
     return parser
 
 
@@ -124,9 +132,14 @@ def parse(argv: Sequence[str] | None) -> Options:
     """Options of the command line; ends the program for what they cannot be."""
     parser = arguments()
     options = parser.parse_args(argv, Options())
+    check(parser, options)
+    return options
+
+
+def check(parser: argparse.ArgumentParser, options: Options) -> None:
+    """End the program for options that contradict each other."""
     if options.verifiable and options.lengths.low < verify.MIN_BYTES:
         parser.error(f"-V needs room for a checksum; give -l {verify.MIN_BYTES} or more")
-    return options
 
 
 def payload_maker(options: Options) -> Callable[[int], bytes]:
@@ -137,24 +150,66 @@ def payload_maker(options: Options) -> Callable[[int], bytes]:
     return lambda number: (b"message %d" % number).ljust(of(number))[: of(number)]
 
 
-class Sending:
+class AnySource(Protocol):
+    """A source, with or without numbers of hot failover."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def source_string(self) -> str: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+A = TypeVar("A", bound=AnySource)
+
+
+class SendingRun(Generic[A]):
     """One run: the messages of one source and the lines about them."""
+
+    prog = PROG
+
+    def open(self, context: BlockingContext) -> A:
+        """Open the source."""
+        raise NotImplementedError
+
+    def number(self, index: int) -> int:
+        """Number the messages: the payload shows it."""
+        return index
+
+    def send(self, source: A, payload: bytes, index: int) -> None:
+        """Send one message. Raises: WouldBlock, TimeoutError."""
+        raise NotImplementedError
+
+    def on_event(self, event: SourceEvent) -> None:
+        """Print it on the thread of the context. Lost output is met by the main thread too, which ends the run."""
+        with contextlib.suppress(OSError):
+            match event:
+                case Connect(client=client):
+                    self._say(f"Receiver connect [{lines.name(client)}]\n")
+                case Disconnect(client=client):
+                    self._say(f"Receiver disconnect [{lines.name(client)}]\n")
+                case _:
+                    self._stop.wake()
 
     def __init__(self, options: Options, stop: EndRequest, out: TextIO) -> None:
         self.sent = 0
         self.sent_bytes = 0
-        self._options = options
+        self.options = options
         self._stop = stop
         self._out = HeldOutput(out)
         self._record = PayloadRecord() if options.payload_sha256 else None
         self._began_s = self._ended_s = time.monotonic()
 
     def run(self) -> int:
-        options = self._options
+        options = self.options
         config = load_config(options, (*options.rate, *options.datagram_max))
         self._stop.hold()
-        with BlockingContext(config, PROG) as context:
-            source = context.source(options.topic, on_event=self._on_event)
+        with BlockingContext(config, self.prog) as context:
+            source = self.open(context)
             self._out.begin(f"[{lines.name(source.topic)}][{lines.name(source.source_string)}], source created\n")
             if self._may_begin():
                 self._send_all(context, source)
@@ -162,24 +217,24 @@ class Sending:
                 self._linger(context)
             source.close()
         if self._record is not None:
-            self._out.write(f"{PROG}: payload sha256 {self._record.sha256}\n")
+            self._out.write(f"{self.prog}: payload sha256 {self._record.sha256}\n")
         elapsed_s = self._ended_s - self._began_s
-        self._say(f"{PROG}: sent {self.sent} messages, {self.sent_bytes} bytes, {elapsed_s:.3f} s\n")
+        self._say(f"{self.prog}: sent {self.sent} messages, {self.sent_bytes} bytes, {elapsed_s:.3f} s\n")
         is_complete = self.sent == options.messages
         return EXIT_OK if is_complete or not self._stop.signal else signal_status(self._stop.signal)
 
     def _may_begin(self) -> bool:
-        if self._options.wait_for_line:
+        if self.options.wait_for_line:
             fd = sys.stdin.fileno()
             while self._stop.wait_readable(fd):
                 piece = os.read(fd, 4096)
                 if not piece or b"\n" in piece:
                     return True
             return False
-        return not self._stop.wait(self._options.delay)
+        return not self._stop.wait(self.options.delay)
 
-    def _send_all(self, context: BlockingContext, source: BlockingSource) -> None:
-        options, stop = self._options, self._stop
+    def _send_all(self, context: BlockingContext, source: A) -> None:
+        options, stop = self.options, self._stop
         make, record, pause = payload_maker(options), self._record, options.pause
         now = time.monotonic()
         self._began_s = self._ended_s = due = now
@@ -187,8 +242,8 @@ class Sending:
         stats = Periods(now, options.stats)
         before = lines.LineTotals(now)
         for number in range(options.messages):
-            payload = make(number)
-            if not self._send(source, payload):
+            payload = make(self.number(number))
+            if not self._send(source, payload, number):
                 return
             if record is not None:
                 record.add(payload)
@@ -206,15 +261,13 @@ class Sending:
                 if stop.wait_until(due):
                     return
 
-    def _send(self, source: BlockingSource, payload: bytes) -> bool:
+    def _send(self, source: A, payload: bytes, index: int) -> bool:
         """Send one message; False when a signal came first."""
         while not self._stop.signal:
             try:
-                source.send(
-                    payload, flush=False, block=not self._options.non_blocking, timeout=_SEND_TIMEOUT_S
-                )  # whether it waits for others is the configuration's business (implicit batching)
+                self.send(source, payload, index)
             except WouldBlock:
-                self._stop.wait_wake(_SEND_TIMEOUT_S)
+                self._stop.wait_wake(SEND_TIMEOUT_S)
             except TimeoutError:
                 continue
             else:
@@ -223,8 +276,8 @@ class Sending:
 
     def _linger(self, context: BlockingContext) -> None:
         """Stay to repair what receivers miss. A signal ends this too."""
-        period = self._options.stats
-        end_s = time.monotonic() + self._options.linger
+        period = self.options.stats
+        end_s = time.monotonic() + self.options.linger
         while period and time.monotonic() + period < end_s:
             if self._stop.wait(period):
                 return
@@ -236,20 +289,22 @@ class Sending:
             self._out.write(lines.counters_line("source", session.source, dataclasses.asdict(session.counters)))
         self._out.flush()
 
-    def _on_event(self, event: SourceEvent) -> None:
-        """Print it on the thread of the context. Lost output is met by the main thread too, which ends the run."""
-        with contextlib.suppress(OSError):
-            match event:
-                case Connect(client=client):
-                    self._say(f"Receiver connect [{lines.name(client)}]\n")
-                case Disconnect(client=client):
-                    self._say(f"Receiver disconnect [{lines.name(client)}]\n")
-                case _:
-                    self._stop.wake()
-
     def _say(self, line: str) -> None:
         self._out.write(line)
         self._out.flush()
+
+
+class Sending(SendingRun[BlockingSource]):
+    """A run of `lbmsrc`."""
+
+    def open(self, context: BlockingContext) -> BlockingSource:
+        return context.source(self.options.topic, on_event=self.on_event)
+
+    def send(self, source: BlockingSource, payload: bytes, index: int) -> None:
+        """Whether it waits for others is the configuration's business (implicit batching)."""
+        options = self.options
+        block = not options.non_blocking
+        source.send(payload, flush=False, block=block, timeout=SEND_TIMEOUT_S, channel=options.channel)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from dro.proto.repair.receiver import ALL_ONES
 from dro.tools.text import shown
-from dro.um.message.events import FLAG_IMMEDIATE, FLAG_RETRANSMIT
+from dro.um.message.events import FLAG_HF_DUPLICATE, FLAG_HF_PASS_THROUGH, FLAG_IMMEDIATE, FLAG_RETRANSMIT
 
 
 @lru_cache(maxsize=4096)
@@ -21,10 +22,14 @@ def name(text: str) -> str:
     return shown(text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
 
 
-def data_line(topic: str, source: str, sqn: int, length: int, flags: int) -> str:
-    mark = "-RX-" if flags & FLAG_RETRANSMIT else ""
+_MARKS: Final = {FLAG_RETRANSMIT: "-RX-", FLAG_HF_DUPLICATE: "-HFDUP-", FLAG_HF_PASS_THROUGH: "-PASS-"}
+
+
+def data_line(topic: str, source: str, sqn: int, length: int, flags: int, hf_sqn: int | None = None) -> str:
+    mark = "".join(text for flag, text in _MARKS.items() if flags & flag) if flags else ""
     kind = "IM " if flags & FLAG_IMMEDIATE else ""
-    return f"{kind}[{name(topic)}][{name(source)}][{sqn}]{mark}, {length} bytes\n"
+    number = "" if hf_sqn is None else f"[hf {hf_sqn}]"
+    return f"{kind}[{name(topic)}][{name(source)}][{sqn}]{mark}{number}, {length} bytes\n"
 
 
 def loss_line(topic: str, source: str, sqn: int, *, is_burst: bool = False) -> str:
@@ -51,6 +56,11 @@ def _of(proxy: str) -> str:
 def source_line(topic: str, source: str, *, added: bool) -> str:
     """A source was found and joined, or is gone."""
     return f"[{name(topic)}][{name(source)}], source {'found' if added else 'gone'}\n"
+
+
+def reset_line(topic: str, source: str) -> str:
+    """Numbers of hot failover begin anew."""
+    return f"[{name(topic)}][{name(source)}], HF RESET\n"
 
 
 def no_source_line(topic: str) -> str:

@@ -19,9 +19,9 @@ from dro.errors import DroError
 from dro.tools.lbm import lines
 from dro.tools.lbm.arguments import (
     CommonOptions,
-    NotYet,
     Setting,
     add_not_yet,
+    count,
     new_parser,
     percent,
     positive,
@@ -34,7 +34,7 @@ from dro.tools.lbm.payloads import PayloadRecord
 from dro.tools.lbm.running import Periods, load_config, run_tool
 from dro.tools.lbm.tally import Tally, TallyOptions
 from dro.um.blocking_api import BlockingContext
-from dro.um.message.events import Event, MessageBatch
+from dro.um.message.events import Data, Event, MessageBatch
 from dro.um.message.receiver import OnEvent, OnMessages, OnSource
 from dro.um.message.wildcard_receiver import OnTopic
 
@@ -58,6 +58,8 @@ class ReceivingOptions(CommonOptions):
     max_sources: int | None
     payload_sha256: bool
     payload_file: str | None
+    channel: int | None
+    failover: bool = False
 
 
 class AnyReceiver(Protocol):
@@ -106,13 +108,8 @@ def arguments(prog: str, description: str, name: str) -> argparse.ArgumentParser
     add("--max-sources", type=positive, metavar="NUM", help="print statistics of NUM sessions at most")
     add("--payload-sha256", action="store_true", help="print a digest of all payloads before the last line")
     add("--payload-file", metavar="FILE", help="write each payload there, behind its length in 4 bytes")
-    add_not_yet(
-        parser,
-        (
-            NotYet(("-f", "--failover"), "hot failover", takes_value=False),
-            NotYet(("-N", "--channel"), "channels"),
-        ),
-    )
+    add("-N", "--channel", type=count, metavar="NUM", help="messages of this channel alone")
+    add_not_yet(parser, ())
     return parser
 
 
@@ -138,6 +135,7 @@ class Receiving:
             maximum=options.messages,
             ends_at_eos=options.exit_at_eos or options.summary,
             loss_percent=options.loss_percent,
+            failover=options.failover,
         )
         self._tally = Tally(watch, self._out, stop.request, self._record)
 
@@ -177,7 +175,7 @@ class Receiving:
 
     def _callbacks(self) -> Callbacks:
         options = self._options
-        is_bulk = self._tally.is_plain and not options.summary and not options.queue
+        is_bulk = self._tally.is_plain and not (options.summary or options.queue or options.channel is not None)
         return Callbacks(
             on_event=None if options.queue else self._on_event,
             on_messages=self._on_messages if is_bulk else None,
@@ -188,6 +186,8 @@ class Receiving:
 
     def _on_event(self, event: Event) -> None:
         try:
+            if isinstance(event, Data) and self._options.channel not in (None, event.channel):
+                return
             before = self._tally.messages
             self._tally.on_event(event)
             if self._options.summary and self._tally.messages != before:

@@ -10,15 +10,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dro.sqn import add, ahead
+from dro.sqn import add
 from dro.tools.lbm import lines, verify
 from dro.tools.lbm.ending import EXIT_BAD, EXIT_OK
 from dro.tools.lbm.lines import LineTotals
 from dro.tools.lbm.output import Output
 from dro.tools.lbm.payloads import PayloadRecord
-from dro.um.message.events import BOS, EOS, FLAG_IMMEDIATE, Data, Event, Loss, LossBurst, MessageBatch, NoSource
+from dro.um.message.events import (
+    BOS,
+    EOS,
+    FLAG_HF_DUPLICATE,
+    FLAG_IMMEDIATE,
+    Data,
+    Event,
+    HFReset,
+    Loss,
+    LossBurst,
+    MessageBatch,
+    NoSource,
+)
 
 _OUT_OF_ORDER: Final = "out of order"
+_FAILOVER: Final = b""
+"""In place of an OTID: numbers count for all sources of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,7 @@ class TallyOptions:
     maximum: int | None = None  # messages
     ends_at_eos: bool = False  # when every source that was heard has ended
     loss_percent: float | None = None
+    failover: bool = False  # numbers of hot failover count, not topic sqns
 
 
 class Tally:
@@ -82,6 +97,9 @@ class Tally:
                 self._say(lines.ended_line(topic, source, proxy))
                 if self.watch.ends_at_eos and not self._live:
                     self._end()
+            case HFReset(topic=topic, source=source):
+                self._last_sqn.pop((topic, _FAILOVER), None)
+                self._say(lines.reset_line(topic, source))
             case NoSource(topic=topic):
                 self._say(lines.no_source_line(topic))
             case _:
@@ -130,21 +148,30 @@ class Tally:
         if self._record is not None:
             self._record.add(data)
         if watch.verbose:
-            self._out.write(lines.data_line(event.topic, event.source, event.sqn, len(data), event.flags))
+            self._out.write(lines.data_line(event.topic, event.source, event.sqn, len(data), event.flags, event.hf_sqn))
         if watch.ascii:
             self._out.write(lines.ascii_line(data))
         fault = ""
         if watch.verify and (found := verify.check(data).fault) is not None:
             fault = found.value
-        if watch.order and not event.flags & FLAG_IMMEDIATE:
-            key = (event.topic, event.otid)
-            last = self._last_sqn.get(key)
-            if last is not None and ahead(event.sqn, last) <= 0:
-                fault = f"{fault}, {_OUT_OF_ORDER}" if fault else _OUT_OF_ORDER
-            self._last_sqn[key] = event.sqn
+        if watch.order and not event.flags & FLAG_IMMEDIATE and self._is_out_of_order(event):
+            fault = f"{fault}, {_OUT_OF_ORDER}" if fault else _OUT_OF_ORDER
         if fault:
             self.bad += 1
             self._say(lines.fault_line(event.topic, event.source, event.sqn, fault))
+
+    def _is_out_of_order(self, event: Data) -> bool:
+        """Compare a message with the one before: by its number with hot failover, else by its topic sqn."""
+        failover = event.failover if self.watch.failover else None
+        if failover is not None and failover.number is not None:
+            if event.flags & FLAG_HF_DUPLICATE:
+                return False
+            key, sqn, bits = (event.topic, _FAILOVER), failover.number, failover.bits
+        else:
+            key, sqn, bits = (event.topic, event.otid), event.sqn, 32
+        last = self._last_sqn.get(key)
+        self._last_sqn[key] = sqn
+        return last is not None and not 0 < (sqn - last) % (1 << bits) < 1 << bits - 1
 
     def _on_loss(self, line: str) -> None:
         if self.watch.verbose:

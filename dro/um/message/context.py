@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dro.config.um.honoured import check, check_transport
 from dro.config.um.layers import CONTEXT, RECEIVER, SOURCE, WILDCARD_RECEIVER, Asked
 from dro.config.um.options import OptionKey, UmOptions
-from dro.config.um.sets import BatchingOptions
+from dro.config.um.sets import BatchingOptions, FailoverOptions
 from dro.errors import DecodeError, DroError, ResourceError
 from dro.loop import Loop
 from dro.transport.session import SenderTransport
@@ -22,6 +22,7 @@ from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config, name_without_effect
 from dro.um.message.delivery import Delivery
 from dro.um.message.events import SourceEvent, UsageError
+from dro.um.message.failover import FailoverListener, refuse_hotlinks
 from dro.um.message.immediate import ImmediateData, OnImmediateData, topic_blocks
 from dro.um.message.listeners import Listener, topic_bytes
 from dro.um.message.receiver import MessageReceiver
@@ -63,7 +64,9 @@ class MessageContext:
         self._writers: dict[SenderTransport, SessionWriter] = {}
         self._ending: list[SenderTransport] = []
         try:
-            self.immediate = ImmediateData(loop, self.core, self.unicast, self.requests, self._listeners_of)
+            self.immediate = ImmediateData(
+                loop, self.core, self.unicast, self.requests, self._listeners_of, self.delivery.on_headers_malformed
+            )
             """Messages without a source."""
         except ResourceError:
             self.core.close()
@@ -72,13 +75,20 @@ class MessageContext:
     # children
 
     def source(
-        self, topic: str, options: UmOptions, on_event: Callable[[SourceEvent], object] | None = None
+        self,
+        topic: str,
+        options: UmOptions,
+        on_event: Callable[[SourceEvent], object] | None = None,
+        *,
+        hot_failover: bool = False,
     ) -> MessageSource:
         """Open a source. Raises: ConfigError, ResourceError, UsageError."""
         self._check_open()
         options = self._options_of(Asked(SOURCE, topic), options)
         merged = self.options.merged(options)
         check_transport(merged)
+        if hot_failover:
+            refuse_hotlinks(merged, SOURCE)
         try:
             fragments = self.core.open_source(topic_bytes(topic), options=options)
         except DecodeError as e:
@@ -92,10 +102,14 @@ class MessageContext:
         self._sources.append(source)
         return source
 
-    def receiver(self, topic: str, listener: Listener, options: UmOptions) -> MessageReceiver:
-        """Open a receiver. Raises: UsageError."""
+    def receiver(
+        self, topic: str, listener: Listener, options: UmOptions, *, hot_failover: bool = False
+    ) -> MessageReceiver:
+        """Open a receiver. Raises: ConfigError, UsageError."""
         self._check_open()
         options = self._options_of(Asked(RECEIVER, topic), options)
+        if hot_failover:
+            listener = FailoverListener(self.loop, self.delivery, listener, self.options.merged(options))
         receiver = MessageReceiver(self, topic, listener, options)
         self._receivers.append(receiver)
         return receiver
@@ -112,6 +126,9 @@ class MessageContext:
         self._check_open()
         pattern_type = self.options.merged(options).get_str(WILDCARD_RECEIVER, "pattern_type")
         options = self._options_of(Asked(WILDCARD_RECEIVER, pattern, pattern_type), options)
+        merged = self.options.merged(options)
+        if FailoverOptions.of(merged).of_patterns:
+            listener = FailoverListener(self.loop, self.delivery, listener, merged)
         return PatternReceiver(self, pattern, listener, options, on_created, on_deleted)
 
     def _options_of(self, asked: Asked, own: UmOptions) -> UmOptions:

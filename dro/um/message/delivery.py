@@ -15,6 +15,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import DeliveryOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
+from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.order import DeliveryConfig, DeliveryEvent, Lost
@@ -37,16 +38,17 @@ from dro.um.message.events import (
     LossBurst,
     MessageBatch,
     NoSource,
-    RequestMsg,
     Responding,
 )
 from dro.um.message.listeners import Listener, ListenersByTopic
+from dro.um.message.properties import make_event
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, UNDERSTOOD_CODES, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import BATCH_END, BATCH_START
 from dro.wire.lbmc.headers import HEADER_CODES, MessageHeaders, ReturnAddress, read_headers
 
 log = logging.getLogger(__name__)
+limited = LimitedLogger(log).event
 
 _IGNORE_TOP: Final = 0x80
 
@@ -60,6 +62,7 @@ class Delivery:
         self._streams = SourceStreams()
         self._timer: Timer | None = None
         self.malformed = 0
+        self.headers_malformed = 0
         self.make_response: Callable[[ReturnAddress], Responding] = _no_response
 
     # listeners
@@ -88,6 +91,10 @@ class Delivery:
         """Source strings of the joined sources of a topic."""
         streams = self._streams.of_topic(topic)
         return list(dict.fromkeys(stream.names(session)[0] for stream in streams for session in stream.sessions))
+
+    def is_waiting(self, topic: bytes, source: str) -> bool:
+        """Say whether something that a source has sent on a topic is missing, and may still come."""
+        return any(s.controller.is_waiting for s in self._streams.of_topic(topic) if s.source == source)
 
     def on_no_source(self, topic: bytes) -> None:
         heard = self._listeners[topic]
@@ -206,12 +213,36 @@ class Delivery:
             for listener in heard.all:
                 _tell(listener, heard.topic, change)
         if controller.has_events:
-            events = [_event(heard.topic, stream, event, self.make_response) for event in controller.take_events()]
+            events = [self._event(heard.topic, stream, event) for event in controller.take_events()]
             for listener in heard.all:
                 listener.on_events(events)
         if controller.is_waiting or stream.due_ns is not None:
             self._streams.set_due(stream)
             self._arm()
+
+    def _event(self, topic: str, stream: SourceStream, event: DeliveryEvent) -> Event:
+        """Make an event of the application from one of the stream's controller."""
+        match event:
+            case Delivered(headers=headers) if headers is not None and event.fragment is None:
+                return self._with_headers(topic, stream, event, headers)
+            case Delivered(sqn=sqn, payload=payload, flags=flags):
+                return Data(topic, stream.source, sqn, bytes(payload), flags, stream.otid)
+            case Lost(sqn=sqn):
+                return Loss(topic, stream.source, sqn)
+            case Burst(first_sqn=first, count=count):
+                return LossBurst(topic, stream.source, first, count)
+
+    def _with_headers(self, topic: str, stream: SourceStream, event: Delivered, headers: MessageHeaders) -> Event:
+        payload = bytes(event.payload)
+        return make_event(
+            topic, stream.source, event.sqn, payload, event.flags, stream.otid, headers,
+            self.make_response, self.on_headers_malformed,
+        )  # fmt: skip
+
+    def on_headers_malformed(self, topic: str, source: str, error: DecodeError) -> None:
+        """Count headers of a message that cannot be read, and are left out."""
+        self.headers_malformed += 1
+        limited(LogEvent.HEADERS_LEFT_OUT, extra={"topic": topic, "source": source, "error": str(error)})
 
     def _arm(self) -> None:
         deadline = self._streams.next_deadline()
@@ -245,22 +276,6 @@ def _tell(listener: Listener, topic: str, event: StreamEvent) -> None:
 
 def _no_response(_: ReturnAddress) -> Responding:
     raise AssertionError("the context says how to respond")
-
-
-def _event(
-    topic: str, stream: SourceStream, event: DeliveryEvent, make_response: Callable[[ReturnAddress], Responding]
-) -> Event:
-    """Make an event of the application from one of the stream's controller."""
-    match event:
-        case Delivered(sqn=sqn, payload=payload, flags=flags, headers=headers) if headers and headers.returns_to:
-            response = make_response(headers.returns_to)
-            return RequestMsg(topic, stream.source, sqn, bytes(payload), flags, stream.otid, response=response)
-        case Delivered(sqn=sqn, payload=payload, flags=flags):
-            return Data(topic, stream.source, sqn, bytes(payload), flags, stream.otid)
-        case Lost(sqn=sqn):
-            return Loss(topic, stream.source, sqn)
-        case Burst(first_sqn=first, count=count):
-            return LossBurst(topic, stream.source, first, count)
 
 
 def _read(view: memoryview, pos: int, length: int) -> tuple[Frag | None, int, int, MessageHeaders | None]:

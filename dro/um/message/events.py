@@ -6,10 +6,12 @@ and 3; values of flags are those of the C API.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from dro.errors import DroError, ResourceError
+from dro.wire.lbmc.failover import HotFailover
 
 FLAG_START_BATCH: Final = 0x1
 FLAG_END_BATCH: Final = 0x2
@@ -37,6 +39,18 @@ class Data:
     data: bytes
     flags: int = 0
     otid: bytes = b""
+    properties: Mapping[str, bool | int | float | str] | None = None
+    channel: int | None = None
+    failover: HotFailover | None = None
+
+    @property
+    def has_headers(self) -> bool:
+        return self.properties is not None or self.channel is not None or self.failover is not None
+
+    @property
+    def hf_sqn(self) -> int | None:
+        """The number of hot failover."""
+        return None if self.failover is None else self.failover.number
 
 
 class Responding(Protocol):
@@ -65,6 +79,7 @@ class BOS:
     topic: str
     source: str
     proxy_source: str = ""
+    flags: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +92,12 @@ class EOS:
     topic: str
     source: str
     proxy_source: str = ""
+    flags: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One topic sqn was given up."""
+    """One topic sqn was given up; at a receiver for hot failover one number, which no source could supply."""
 
     topic: str
     source: str
@@ -90,7 +106,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class LossBurst:
-    """`count` sqns from `sqn` on were given up at once."""
+    """`count` sqns from `sqn` on were given up at once; numbers as in `Loss`."""
 
     topic: str
     source: str
@@ -103,9 +119,19 @@ class NoSource:
     """So many queries for the topic were not answered (`resolution_no_source_notification_threshold`)."""
 
     topic: str
+    flags: int = 0
 
 
-Event: TypeAlias = Data | BOS | EOS | Loss | LossBurst | NoSource
+@dataclass(frozen=True, slots=True)
+class HFReset:
+    """Hot failover numbers begin anew; a receiver that does not join the sources hears it of each of them."""
+
+    topic: str
+    source: str
+    generation: int = 0
+
+
+Event: TypeAlias = Data | BOS | EOS | Loss | LossBurst | NoSource | HFReset
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +151,7 @@ class ResponseMsg:
 
     data: bytes
     source: str
+    properties: Mapping[str, bool | int | float | str] | None = None
 
 
 # sources

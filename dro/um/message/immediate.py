@@ -31,8 +31,9 @@ from dro.proto.unicast.multicast import (
 from dro.timers import Timer
 from dro.transport.session import SenderTransport
 from dro.um.fragment.context import FragmentContext
-from dro.um.message.events import FLAG_IMMEDIATE, FLAG_TOPICLESS, Data, RequestMsg, UsageError, WouldBlock
+from dro.um.message.events import FLAG_IMMEDIATE, FLAG_TOPICLESS, Data, HFReset, UsageError, WouldBlock
 from dro.um.message.listeners import Listener, topic_bytes, topic_text
+from dro.um.message.properties import make_event
 from dro.um.message.requests import UnicastRequests, call
 from dro.um.message.unicast import OnFailed, UnicastMessages, target_text
 from dro.wire import otid
@@ -59,7 +60,7 @@ def topic_blocks(topic: str | None) -> tuple[AnyBlock, ...]:
 
 
 class ImmediateData:
-    """See the module text. `listeners_of(topic)`: who listens to it here."""
+    """See the module text. `listeners_of(topic)`: who listens to it here; `on_headers_malformed`: as of `Delivery`."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class ImmediateData:
         unicast: UnicastMessages,
         requests: UnicastRequests,
         listeners_of: Callable[[bytes], Sequence[Listener]],
+        on_headers_malformed: Callable[[str, str, DecodeError], object],
     ) -> None:
         """Raises: ResourceError."""
         self.on_immediate: OnImmediateData | None = None
@@ -82,6 +84,7 @@ class ImmediateData:
         self._core = core
         self._requests = requests
         self._listeners_of = listeners_of
+        self._on_headers_malformed = on_headers_malformed
         self.reader = MulticastReader(ImmediateDeliveryOptions.filling(MulticastLimits, core.options))
         self._timer: Timer | None = None
         self._session: SenderTransport | None = None
@@ -116,8 +119,6 @@ class ImmediateData:
 
     def _is_taken(self, message: Immediate, source: str, sqn: int, source_otid: bytes) -> bool:
         """Give it to those who want it; False when there is nobody."""
-        headers = message.headers
-        data = message.data if headers is None else message.data[: len(message.data) - headers.properties_length]
         topic, flags = "", FLAG_IMMEDIATE | FLAG_TOPICLESS
         listeners: Sequence[Listener] = ()
         callback = self.on_immediate
@@ -125,10 +126,16 @@ class ImmediateData:
             topic, flags = topic_text(message.topic), FLAG_IMMEDIATE
             listeners = self._listeners_of(message.topic)
             callback = self.on_immediate_topic
-        event = Data(topic, source, sqn, data, flags, source_otid)
-        if headers is not None and headers.returns_to is not None:
-            response = self._requests.response(headers.returns_to)
-            event = RequestMsg(topic, source, sqn, data, flags, source_otid, response=response)
+        if message.headers is None:
+            event = Data(topic, source, sqn, message.data, flags, source_otid)
+        else:
+            made = make_event(
+                topic, source, sqn, message.data, flags, source_otid, message.headers,
+                self._requests.response, self._on_headers_malformed,
+            )  # fmt: skip
+            if isinstance(made, HFReset):
+                return False
+            event = made
         for listener in listeners:
             listener.on_events([event])
         if listeners:

@@ -113,4 +113,5 @@ class ListenersByTopic(dict[bytes, TopicListeners]):
 def _differing(one: UmOptions, other: UmOptions) -> list[OptionKey]:
     """List the options with an effect on receivers that are not the same in both."""
     keys = {key for key in (*one.explicit, *other.explicit) if key[0] != SOURCE and key in used_options()}
+    keys = {key for key in keys if not key[1].startswith("hf_")}  # these are the business of each receiver
     return sorted(key for key in keys if one.value(*key) != other.value(*key))

@@ -27,7 +27,10 @@ OnSource = Callable[[str, str, bool], object]
 
 
 class CallbackListener:
-    """Calls the application. With `on_messages` all messages go there, those that came in a row at once."""
+    """Calls the application. With `on_messages` all messages go there, those that came in a row at once.
+
+    Those with properties, a channel or a number, which a batch does not show, go to `on_event` if there is one.
+    """
 
     def __init__(
         self, on_event: OnEvent | None, on_messages: OnMessages | None = None, on_source: OnSource | None = None
@@ -73,8 +76,8 @@ class CallbackListener:
 
 
 def _is_for_events(event: Data, on_event: OnEvent | None) -> bool:
-    """Say whether a message goes to `on_event` although others go in batches: one that wants a response."""
-    return on_event is not None and isinstance(event, RequestMsg)
+    """Say whether a message goes to `on_event` although others go in batches, which have no room for its headers."""
+    return on_event is not None and (event.has_headers or isinstance(event, RequestMsg))
 
 
 class ReceiverOwner(Protocol):

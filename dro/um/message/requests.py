@@ -20,6 +20,7 @@ from dro.loop import Loop
 from dro.proto.unicast.messages import ReceivedResponse
 from dro.sqn import add
 from dro.um.message.events import ResponseMsg, UsageError
+from dro.um.message.properties import read_content
 from dro.um.message.unicast import UnicastMessages, failure, target_text
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.data_blocks import ODomain, Request
@@ -213,8 +214,8 @@ class UnicastRequests:
         if request is None:
             return False
         source = target_text(response.origin) if response.origin is not None else f"TCP:{peer}"
-        length = 0 if response.headers is None else response.headers.properties_length
-        request.on_response(ResponseMsg(response.data[: len(response.data) - length], source))
+        content = read_content(response.data, response.headers)
+        request.on_response(ResponseMsg(content.data, source, content.properties))
         return True
 
     # responses

@@ -17,6 +17,7 @@ from dro.config.um.sets import AdvertisingOptions, TsniSourceOptions, repair_ns,
 from dro.errors import DroError
 from dro.log.events import LogEvent
 from dro.loop import Loop
+from dro.proto.delivery.batching import ImplicitBatch
 from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fragments, message_limit
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.sqn import MASK
@@ -28,7 +29,7 @@ from dro.um.message.writer import Piece, SessionWriter
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.codes import BlockType, MessageType
-from dro.wire.lbmc.data_blocks import Frag
+from dro.wire.lbmc.data_blocks import BATCH_END, Batch, Frag
 from dro.wire.lbmc.message import FRAG_HEADER
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class MessageSource:
         self._send_final = AdvertisingOptions.of(options).send_final
         self._linger_ns = repair_ns(options, source_transport(options))
         self._wants_wakeup = False
+        self._group: ImplicitBatch[Piece] | None = None  # the explicit batch that has begun
 
     @property
     def source_string(self) -> str:
@@ -85,8 +87,11 @@ class MessageSource:
     def next_sqn(self) -> int:
         return self._next_sqn
 
-    def send(self, data: bytes, *, flush: bool = True, blocks: Sequence[AnyBlock] = ()) -> SqnRange:
-        """Send one message, with blocks before its data. Raises: WouldBlock, with nothing taken; UsageError."""
+    def send(self, data: bytes, *, flush: bool = True, blocks: Sequence[AnyBlock] = (), marks: int = 0) -> SqnRange:
+        """Send one message, with blocks before its data. `marks`: `BATCH_START`, `BATCH_END` of an explicit batch.
+
+        Raises: WouldBlock, with nothing taken; UsageError.
+        """
         if self.is_closed:
             raise UsageError(f"source of {self.topic!r} is closed")
         writer = self.writer
@@ -94,6 +99,8 @@ class MessageSource:
             raise WouldBlock(f"source of {self.topic!r}")
         now_ns = self._loop.now_ns()
         first = self._next_sqn
+        if marks:
+            blocks = (Batch(flags=marks), *blocks)
         size = len(data)
         length = size + LBMC_HEADER_BYTES
         if blocks or length > self._largest:
@@ -105,7 +112,10 @@ class MessageSource:
             last = first
         self._next_sqn = (last + 1) & MASK
         self.messages_sent += 1
-        writer.send(pieces, now_ns, flush=flush)
+        if marks or self._group is not None:
+            self._gather(pieces, marks, now_ns)
+        else:
+            writer.send(pieces, now_ns, flush=flush)
         self._tsni.on_data(now_ns)
         if self._timer is None:
             self._arm()
@@ -150,9 +160,21 @@ class MessageSource:
             pieces.append(Piece(made, len(f.piece)))
         return pieces
 
+    def _gather(self, pieces: Sequence[Piece], marks: int, now_ns: int) -> None:
+        """Hold the messages of an explicit batch until its end; those that fill a datagram leave before."""
+        group = self._group = self._group or self.writer.new_group()
+        datagrams = [datagram for piece in pieces for datagram in group.add(piece, len(piece.message), now_ns)]
+        if marks & BATCH_END:
+            datagrams += group.flush()
+            self._group = None
+        self.writer.send_group(datagrams, now_ns)
+
     def flush(self) -> None:
-        """Send what waits for more messages to share a datagram with."""
-        self.writer.flush(self._loop.now_ns())
+        """Send what waits for more messages to share a datagram with, or for the end of its batch."""
+        now_ns = self._loop.now_ns()
+        if self._group is not None:
+            self.writer.send_group(self._group.flush(), now_ns)
+        self.writer.flush(now_ns)
 
     def tell_wakeup(self) -> None:
         """A send was refused and the caller does not wait: give one `Wakeup` when the session takes messages again."""
@@ -189,7 +211,8 @@ class MessageSource:
             return
         deadline = self._tsni.next_deadline()
         if deadline is not None and deadline <= now_ns:
-            if self.writer.is_idle and self.fragments.send_tsni((self._next_sqn - 1) & MASK, now_ns):
+            is_idle = self.writer.is_idle and (self._group is None or self._group.is_empty)
+            if is_idle and self.fragments.send_tsni((self._next_sqn - 1) & MASK, now_ns):
                 self._tsni.on_timer(now_ns)
             else:
                 self._timer = self._loop.call_at(now_ns + TSNI_RETRY_NS, self._on_timer)

@@ -29,6 +29,7 @@ class ContextStatistics:
     tr_rcv_unresolved_topics: int
     unknown_msgs_rcved: dict[str, int]  # by transport; `lbtrm_unknown_msgs_rcved` is one of them
     fragments_malformed: int
+    headers_malformed: int  # properties and other headers of messages that were delivered without them
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def collect(owner: MessageContext) -> Statistics:
         tr_rcv_unresolved_topics=core.unresolved_topic_count,
         unknown_msgs_rcved={name: kind.counts().unknown for name, kind in core.joined.kinds.items()},
         fragments_malformed=owner.delivery.malformed,
+        headers_malformed=owner.delivery.headers_malformed,
     )
     return Statistics(
         context,

@@ -73,6 +73,18 @@ class SessionWriter:
             self._put(datagram, now_ns)
         self._arm()
 
+    def new_group(self) -> ImplicitBatch[Piece]:
+        """Make room for messages that the application groups: as many as fit share a datagram."""
+        room = self.sender.fragment_max_bytes
+        return ImplicitBatch(room, room)
+
+    def send_group(self, datagrams: Sequence[Sequence[Piece]], now_ns: int) -> None:
+        """Send what is together already, after what waits."""
+        if datagrams:
+            self.flush(now_ns)
+        for datagram in datagrams:
+            self._put(datagram, now_ns)
+
     def _arm(self) -> None:
         deadline = self._batch.next_deadline()
         timer = self._timer
