@@ -7,7 +7,8 @@ from typing import Final
 
 from dro.clock import ms, s
 from dro.errors import DecodeError
-from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryConfig, DeliveryController
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryController
 from dro.proto.peerlink.datagram_session import (
     DatagramCounts,
     DatagramOptions,

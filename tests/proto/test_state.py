@@ -16,7 +16,8 @@ from dro.clock import ms
 from dro.errors import DecodeError, LocalProtocolError
 from dro.proto.context.bound import BoundSources
 from dro.proto.context.effects import ContextEffect, JoinSession
-from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryConfig, DeliveryController
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryController
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.effects import Retransmit

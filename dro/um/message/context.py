@@ -22,6 +22,7 @@ from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config, name_without_effect
 from dro.um.message.delivery import Delivery
 from dro.um.message.events import SourceEvent, UsageError
+from dro.um.message.late_join import LateJoin
 from dro.um.message.listeners import Listener, topic_bytes
 from dro.um.message.receiver import MessageReceiver
 from dro.um.message.requests import (
@@ -60,6 +61,8 @@ class MessageContext:
         self.unicast = UnicastMessages(loop, self.core, rng)
         self.requests = UnicastRequests(self.unicast, rng)
         """Unicast immediate messages without a topic: requests, and what answers them."""
+        self.late_join = LateJoin(loop, self.unicast, rng, self.delivery)
+        self.delivery.use(self.late_join)
         self.is_closed = False
         self._sources: list[MessageSource] = []
         self._receivers: list[MessageReceiver] = []
@@ -77,8 +80,14 @@ class MessageContext:
         options = self._options_of(Asked(SOURCE, topic), options)
         merged = self.options.merged(options)
         check_transport(merged)
+        retention = self.late_join.retention_of(merged)
         try:
-            fragments = self.core.open_source(topic_bytes(topic), options=options)
+            fragments = self.core.open_source(topic_bytes(topic), options=options, is_silent=retention is not None)
+            if retention is not None:
+                self.late_join.advertise(fragments)
+                if (trouble := self.core.own.advertise_silent()) is not None:
+                    fragments.close(final=False, linger_ns=0)
+                    raise trouble
         except DecodeError as e:
             raise UsageError(f"topic {topic[:80]!r} cannot be used: {e.why}") from e
         writer = self._writers.get(fragments.transport)
@@ -86,7 +95,9 @@ class MessageContext:
             writer = SessionWriter(self.loop, fragments.transport, BatchingOptions.of(merged))
             self._writers[fragments.transport] = writer
         writer.users += 1
-        source = MessageSource(self, topic, fragments, writer, merged, on_event)
+        source = MessageSource(self, topic, fragments, writer, merged, on_event, retention)
+        if retention is not None:
+            self.late_join.add_source(source)
         self._sources.append(source)
         return source
 
@@ -170,6 +181,7 @@ class MessageContext:
 
     def on_source_closed(self, source: MessageSource) -> None:
         self._sources.remove(source)
+        self.late_join.remove_source(source)
         writer = source.writer
         writer.users -= 1
         if not writer.users:

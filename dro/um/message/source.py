@@ -18,6 +18,7 @@ from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fragments, message_limit
 from dro.proto.delivery.tsni import TsniSchedule
+from dro.proto.stream.retention import Retention
 from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.fragment.own_source import FragmentSource
@@ -54,6 +55,7 @@ class MessageSource:
         writer: SessionWriter,
         options: UmOptions,
         on_event: Callable[[SourceEvent], object] | None,
+        retention: Retention | None = None,
     ) -> None:
         self.topic = topic
         self.fragments = source
@@ -62,6 +64,8 @@ class MessageSource:
         self.is_closed = False
         self.messages_sent = 0
         self.on_event = on_event
+        self.retention = retention
+        """What receivers can have again, of a source that offers late join."""
         self._owner = owner
         self._loop = owner.loop
         self._index = source.topic_index
@@ -103,6 +107,8 @@ class MessageSource:
         self._next_sqn = (last + 1) & MASK
         self.messages_sent += 1
         writer.send(pieces, now_ns, flush=flush)
+        if self.retention is not None:
+            self.retention.add(first, [piece.message for piece in pieces], now_ns)
         self._tsni.on_data(now_ns)
         if self._timer is None:
             self._arm()
@@ -163,6 +169,11 @@ class MessageSource:
         except Exception:  # the application's code: the loop goes on whatever it does
             log.exception(LogEvent.SOURCE_EVENT_CALLBACK, extra={"topic": self.topic})
 
+    def send_tsni(self) -> bool:
+        """Tell receivers the newest sqn, of a source that has sent nothing the one before its first; False when data
+        waits, or the session is blocked."""
+        return self.writer.is_idle and self.fragments.send_tsni((self._next_sqn - 1) & MASK, self._loop.now_ns())
+
     def _arm(self) -> None:
         deadline = self._tsni.next_deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
@@ -173,7 +184,7 @@ class MessageSource:
             return
         deadline = self._tsni.next_deadline()
         if deadline is not None and deadline <= now_ns:
-            if self.writer.is_idle and self.fragments.send_tsni((self._next_sqn - 1) & MASK, now_ns):
+            if self.send_tsni():
                 self._tsni.on_timer(now_ns)
             else:
                 self._timer = self._loop.call_at(now_ns + TSNI_RETRY_NS, self._on_timer)

@@ -48,6 +48,7 @@ QUEUED_MAX_BYTES: Final = 1 << 26
 """Of all ways."""
 WAITING_MAX: Final = 256
 ROUTE_WAIT_NS: Final = s(3)
+_CONTROL_BYTES: Final = 128
 _ROUTE_CHECK_NS: Final = ms(50)
 _TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port"
 _REASONS: Final = {
@@ -199,7 +200,7 @@ class UnicastMessages:
 
     def send_control(self, to: ContextAddress, *blocks: AnyBlock, on_failed: OnFailed = ignore_failure) -> None:
         """Send a control message; nothing is sent, or told, when the context is closed."""
-        self._start(to, lambda own: [self._writer.control(blocks, to, own)], 0, on_failed, None)
+        self._start(to, lambda own: [self._writer.control(blocks, to, own)], _CONTROL_BYTES, on_failed, None)
 
     def send_again(
         self, to: ContextAddress, sent: bytes, request_index: int, on_failed: OnFailed = ignore_failure
