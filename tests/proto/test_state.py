@@ -555,6 +555,8 @@ MADE_WITH: Final = {
     "Planes": "_waits config",
     "RateLimiter": "_interval_ns is_unlimited quota",
     "ReceiverSession": "_cfg",
+    "Recovery": "_controller _window config",
+    "Retention": "_config",
     "Retransmitter": "_data_limiter _ignore_ns _limiter _max_ncfs _queue_limit",
     "SmSchedule": "_max_ns _min_ns",
     "SourceSession": "_cfg",

@@ -411,6 +411,8 @@ class Recovery:
             limits, noticed = config.otr, self._noticed
             is_full = controller.held >= config.otr_threshold
             while noticed and (is_full or noticed[0][1] <= now_ns):
+                if self._due_end is None:
+                    self._cursor = expected
                 self._due_end = noticed.popleft()[0]
             if self._due_end is not None and ahead(self._due_end, expected) <= 0:
                 self._due_end = None
