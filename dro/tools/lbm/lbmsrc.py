@@ -27,6 +27,7 @@ from dro.tools.lbm.arguments import (
     new_parser,
     positive,
     rates,
+    retention,
     seconds,
     source_datagram_max,
 )
@@ -77,6 +78,7 @@ class Options(CommonOptions):
     non_blocking: bool
     pause: float
     rate: tuple[Setting, ...]
+    retention: tuple[Setting, ...]
     datagram_max: tuple[Setting, ...]
     stats: float
     verifiable: bool
@@ -90,6 +92,8 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("topic", help="topic to send to")
     add("-d", "--delay", type=seconds, default=1.0, metavar="SEC", help="wait before the first message (default 1)")
+    add("-j", "--late-join", dest="retention", type=retention, default=(), metavar="BYTES",
+        help="keep so many bytes of messages for receivers that come late or miss some")  # fmt: skip
     add("-l", "--length", dest="lengths", type=lengths, default=Lengths(25, 25), metavar="NUM",
         help="payload bytes, or MIN-MAX for lengths that change with every message (default 25)")  # fmt: skip
     add("-L", "--linger", type=seconds, default=5.0, metavar="SEC",
@@ -109,7 +113,6 @@ def arguments() -> argparse.ArgumentParser:
     add_not_yet(
         parser,
         (
-            NotYet(("-j", "--late-join"), "late join"),
             NotYet(("-N", "--channel"), "channels"),
             NotYet(("-f", "--failover"), "hot failover", takes_value=False),
             NotYet(("-i",), "first number of hot failover"),
@@ -151,7 +154,7 @@ class Sending:
 
     def run(self) -> int:
         options = self._options
-        config = load_config(options, (*options.rate, *options.datagram_max))
+        config = load_config(options, (*options.rate, *options.datagram_max, *options.retention))
         self._stop.hold()
         with BlockingContext(config, PROG) as context:
             source = context.source(options.topic, on_event=self._on_event)
