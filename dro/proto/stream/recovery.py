@@ -118,6 +118,7 @@ class Recovery:
     """See the module text. `asks`: what is to be sent, taken by the host."""
 
     __slots__ = (
+        "__weakref__",
         "_asked",
         "_controller",
         "_cursor",

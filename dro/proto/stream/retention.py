@@ -30,7 +30,7 @@ class RetentionConfig:
 class Retention:
     """See the module text."""
 
-    __slots__ = ("_config", "_fragments", "_messages", "next_sqn", "size_bytes")
+    __slots__ = ("__weakref__", "_config", "_fragments", "_messages", "next_sqn", "size_bytes")
 
     def __init__(self, config: RetentionConfig) -> None:
         self._config = config
