@@ -225,22 +225,20 @@ def _recovery(mode: int, *, late_join: bool) -> Callable[[bytes], Hashable]:
         core = Recovery(controller, config, 0)
         settled: set[int] = set()
         kinds: set[str] = set()
-        last = None
+        last, at = 0, 1 << 40  # newest sqn that was settled, and without wrapping
 
         def drain(now_ns: int) -> None:
-            nonlocal last
+            nonlocal last, at
             for event in controller.take_events():
                 kinds.add(type(event).__name__)
-                if isinstance(event, LossBurst):
-                    last = event.first_sqn + event.count - 1 & MASK
-                    continue
-                if mode == ARRIVAL and controller._is_before_start(event.sqn):
+                is_burst = isinstance(event, LossBurst)
+                sqn = event.first_sqn + event.count - 1 & MASK if isinstance(event, LossBurst) else event.sqn
+                if mode == ARRIVAL and controller._is_before_start(sqn):
                     continue  # repeats of those are not known
-                assert event.sqn not in settled, "settled twice"
-                settled.add(event.sqn)
-                if mode == IN_ORDER:
-                    assert last is None or _ahead(event.sqn, last) > 0, "out of order"
-                    last = event.sqn
+                before, at, last = at, at + _ahead(sqn, last), sqn
+                assert is_burst or at not in settled, "settled twice"
+                assert mode == ARRIVAL or not settled or at > before, "out of order"
+                settled.add(at)
             for ask in core.asks:
                 kinds.add(type(ask).__name__)
             core.asks.clear()
@@ -263,7 +261,7 @@ def _recovery(mode: int, *, late_join: bool) -> Callable[[bytes], Hashable]:
                 core.on_fragment(message.sqn, None, b"", now_ns)
             return message.type, core.phase.name
 
-        signs = Player(core, drain).play(data, hear, s(300))
+        signs = Player(core, drain).play(data, hear, s(3000))
         assert core.phase is RecoveryPhase.FETCHING or not core.outstanding
         return tuple(sorted(kinds)), len(signs), min(len(settled), 9)
 

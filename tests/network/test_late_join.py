@@ -11,6 +11,8 @@ import pytest
 
 from dro.config.um.options import UmOptions
 from dro.metrics.slots import Slot
+from dro.transport.stream import PlainStream
+from dro.transport.tcp.receiver import TcpReceiver
 from dro.um.message.client_config import Config, object_options
 from dro.um.message.context import MessageContext
 from dro.um.message.events import FLAG_OTR, FLAG_RETRANSMIT, Data, Event, Loss, LossBurst
@@ -179,12 +181,15 @@ def test_otr_brings_what_a_portal_drops_that_has_no_room(make: Make, open_contex
     counter.send(10)
     counter.check(events)
     (bound,) = receiver.core.bound_sources
-    connection = bound.transport.stream.sock  # type: ignore[attr-defined]
-    net.loop.remove_reader(connection)
+    transport = bound.transport
+    assert isinstance(transport, TcpReceiver)
+    stream = transport._stream
+    assert isinstance(stream, PlainStream)
+    net.loop.remove_reader(stream.sock)
     counter.send(900, together=10, size=SIZE * 5)
     dropped = net.dros["A"].dropped()
     assert dropped > 0
-    net.loop.add_reader(connection, bound.transport._on_readable)  # type: ignore[attr-defined]
+    net.loop.add_reader(stream.sock, transport._on_readable)
     counter.send(50)
     got = counter.check(events)
     assert sum(bool(event.flags & FLAG_OTR) for event in got) >= dropped

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
 from weakref import ref
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from dro.config.um.options import UmOptions
 from dro.log.events import LogEvent
 from dro.proto.stream.recovery import RecoveryPhase
+from dro.proto.unicast.messages import Retransmission
 from dro.transport.runs import RunTable
 from dro.transport.session import ReceiverTransport
 from dro.um.message.client_config import Config, object_options
@@ -264,8 +264,13 @@ def test_requests_for_what_is_not_there_are_counted_and_not_answered(party: Part
     source.send(b"x")
     to, own = sender.unicast.own_address, stranger.unicast.own_address
     transport, topic = source.fragments.transport.transport_index, source.fragments.topic_index
-    taken: list[Any] = []
-    stranger.unicast.on_retransmission = lambda again: bool(taken.append(again)) or True
+    taken: list[Retransmission] = []
+
+    def take(again: Retransmission) -> bool:
+        taken.append(again)
+        return True
+
+    stranger.unicast.on_retransmission = take
     ask(
         stranger,
         LjiReq(1, transport ^ 1, topic, own.ip, own.port),
@@ -332,7 +337,7 @@ def test_what_has_ended_is_freed(party: Party) -> None:
         opened_receiver = receiver.receiver("t", CallbackListener(events.append), NOTHING)
         party.until(1, events)
         (stream,) = receiver.delivery._streams.of_topic(b"t")
-        held, kept = ref(stream.recovery), ref(source.retention)  # type: ignore[type-var]
+        held, kept = ref(stream.recovery), ref(source.retention)
         del stream
         opened_receiver.close()
         source.close()
