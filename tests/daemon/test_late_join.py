@@ -23,8 +23,8 @@ def test_a_late_receiver_behind_two_dros_prints_everything_as_sent_again(tmp_pat
             chain.start_dro(name)
         config = [str(chain.plan.config(trd)) for trd in (1, 2)]
         with Tool(
-            "lbmsrc", "-c", config[0], "-j", "1m", "-V", "-l", "16-100", "-M", str(COUNT), "-d", "0", "-L", "600", "-s", "0.5",
-            "--payload-sha256", TOPIC,
+            "lbmsrc", "-c", config[0], "-j", "1m", "-V", "-l", "16-100", "-M", str(COUNT), "-d", "0", "-L", "600",
+            "-s", "0.5", "--payload-sha256", TOPIC,
         ) as source:  # fmt: skip
             source.wait_for(f"msgs_sent {COUNT},")
             with Tool("lbmrcv", "-c", config[1], "-v", "-V", "-O", "-r", str(COUNT), "--payload-sha256", TOPIC) as late:
