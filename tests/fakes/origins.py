@@ -11,7 +11,8 @@ from dro.clock import ms, s
 from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.order import DeliveryController, DeliveryEvent, Lost
 from dro.proto.delivery.reassembly import Delivered
-from dro.proto.stream.recovery import AskAgain, AskLimits, AskNewest, AskRetained, Recovery, RecoveryConfig
+from dro.proto.stream.asks import AskAgain, AskLimits, AskNewest, AskRetained, RecoveryConfig
+from dro.proto.stream.recovery import Recovery
 from dro.proto.stream.retention import Retention, RetentionConfig
 from dro.sqn import add
 

@@ -23,7 +23,8 @@ from dro.proto.repair.loss import LossConfig, NakDue
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.source import SourceConfig, SourceSession
-from dro.proto.stream.recovery import AskLimits, Recovery, RecoveryConfig, RecoveryPhase
+from dro.proto.stream.asks import AskLimits, RecoveryConfig
+from dro.proto.stream.recovery import Recovery, RecoveryPhase
 from dro.sqn import HALF, MASK
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc

@@ -32,67 +32,14 @@ from typing import Final, TypeAlias
 from dro.clock import ms
 from dro.proto.delivery.order import GAPS_MAX, HELD_MAX, MISSING_MAX, DeliveryController
 from dro.proto.delivery.reassembly import Frag, Payload
+from dro.proto.stream.asks import AskAgain, AskLimits, AskNewest, AskRetained, RecoveryConfig, RetransmissionAsk
 from dro.sqn import add, ahead
 from dro.state import StateLayout
 from dro.wire.lbmc.headers import MessageHeaders
 
-PROXIMITY_OFF: Final = 0x7FFFFFFF
 HELD_MAX_BYTES: Final = 1 << 26
 """Of live fragments, before the source has said what it retains."""
 _INTERVAL_LEAST_NS: Final = ms(1)
-
-
-@dataclass(frozen=True, slots=True)
-class AskLimits:
-    """Requests for messages. `outstanding_max` 0: no limit. Intervals double up to the greatest."""
-
-    outstanding_max: int
-    interval_ns: int
-    interval_max_ns: int
-    timeout_ns: int
-    flag: int  # of the messages that come so
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryConfig:
-    """Says what one stream may ask for, and how."""
-
-    late_join: AskLimits | None = None
-    otr: AskLimits | None = None
-    info_interval_ns: int = 0
-    info_max: int = 0
-    request_max: int = 0  # how far back, 0 = all
-    proximity: int = 0  # live fragments ahead of the one that is missing, `PROXIMITY_OFF` and more = all
-    held_max: int = 0  # as the controller holds, 0 = no limit of its own
-    asks_silent: bool = False  # a source that has sent nothing is asked for its sqn
-    silent_interval_ns: int = 0
-    silent_max: int = 0
-    otr_delay_ns: int = 0
-    otr_threshold: int = 0  # fragments held that start OTR at once
-
-
-NOTHING: Final = RecoveryConfig()
-
-
-@dataclass(frozen=True, slots=True)
-class AskRetained:
-    """Ask which messages are retained."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskNewest:
-    """Ask for a TSNI."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskAgain:
-    """Ask for one fragment. `is_otr`: what it is for."""
-
-    sqn: int
-    is_otr: bool
-
-
-RetransmissionAsk: TypeAlias = AskRetained | AskNewest | AskAgain
 
 
 class RecoveryPhase(Enum):

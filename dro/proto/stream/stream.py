@@ -27,8 +27,9 @@ from dro.errors import DecodeError
 from dro.proto.context.sources import BoundSource
 from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.order import DeliveryController
+from dro.proto.stream.asks import NOTHING, RecoveryConfig
 from dro.proto.stream.planes import Planes
-from dro.proto.stream.recovery import NOTHING, Recovery, RecoveryConfig
+from dro.proto.stream.recovery import Recovery
 from dro.state import Outside, Same, StateLayout
 from dro.timers import Calendar, Due
 from dro.wire import otid as otid_codec

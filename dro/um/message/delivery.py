@@ -21,7 +21,7 @@ from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.order import DeliveryEvent, Lost
 from dro.proto.delivery.order import LossBurst as Burst
 from dro.proto.delivery.reassembly import Delivered, Frag
-from dro.proto.stream.recovery import NOTHING
+from dro.proto.stream.asks import NOTHING
 from dro.proto.stream.stream import SessionBegan, SessionEnded, SourceChange, SourceStream, SourceStreams, StreamEvent
 from dro.sqn import MASK
 from dro.timers import Timer

@@ -22,8 +22,8 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.context.sources import BoundSource
+from dro.proto.stream.asks import NOTHING, AskAgain, AskLimits, AskNewest, AskRetained, RecoveryConfig
 from dro.proto.stream.origin import Origin, offer, origin_of
-from dro.proto.stream.recovery import NOTHING, AskAgain, AskLimits, AskNewest, AskRetained, RecoveryConfig
 from dro.proto.stream.retention import Retention, RetentionConfig
 from dro.proto.stream.stream import SourceStream
 from dro.proto.unicast.messages import ControlMessage, Retransmission

@@ -13,7 +13,8 @@ from dro.clock import ms, s
 from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.order import MISSING_MAX, LossBurst
 from dro.proto.delivery.reassembly import Delivered
-from dro.proto.stream.recovery import AskAgain, AskNewest, AskRetained, RecoveryPhase
+from dro.proto.stream.asks import AskAgain, AskNewest, AskRetained
+from dro.proto.stream.recovery import RecoveryPhase
 from dro.proto.stream.retention import RetentionConfig
 from dro.sqn import MASK, add
 from dro.state import restore, snapshot
