@@ -244,7 +244,7 @@ def _recovery(mode: int, *, late_join: bool) -> Callable[[bytes], Hashable]:
                 kinds.add(type(ask).__name__)
             core.asks.clear()
             assert controller.held <= delivery.map_limit + delivery.burst_limit
-            assert core.outstanding <= 6
+            assert len(core._asked) <= 6
             assert len(core._waiting) <= 20
             assert len(core._noticed) <= len(controller._gaps) + 1
 
@@ -263,7 +263,7 @@ def _recovery(mode: int, *, late_join: bool) -> Callable[[bytes], Hashable]:
             return message.type, core.phase.name
 
         signs = Player(core, drain).play(data, hear, s(3000))
-        assert core.phase is RecoveryPhase.FETCHING or not core.outstanding
+        assert core.phase is RecoveryPhase.FETCHING or not core._asked
         return tuple(sorted(kinds)), len(signs), min(len(settled), 9)
 
     return check

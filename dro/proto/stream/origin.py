@@ -16,7 +16,7 @@ from dro.wire.lbmr.options import ExtendedFunctionality, Functionality, LateJoin
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RetainingOrigin:
     """A source that retains messages, as it is asked. `is_persistent`: it has stores."""
 
     address: ContextAddress
@@ -25,7 +25,7 @@ class Origin:
     is_persistent: bool = False
 
 
-def origin_of(options: TirOptions | None, otid: bytes) -> Origin | None:
+def origin_of(options: TirOptions | None, otid: bytes) -> RetainingOrigin | None:
     """Return whom to ask; None when the source offers no late join, or says too little."""
     if options is None:
         return None
@@ -40,7 +40,7 @@ def origin_of(options: TirOptions | None, otid: bytes) -> Origin | None:
     asked = offered if offered is not None and offered.port else extended
     if asked is None or not asked.ip or not asked.port:
         return None
-    return Origin(
+    return RetainingOrigin(
         ContextAddress(options.domain_id or 0, asked.ip, asked.port),
         known.transport_index if offered is None else offered.transport_index,
         known.topic_index,

@@ -120,11 +120,6 @@ class Recovery:
         """Whether it has to see every fragment."""
         return self.phase is not RecoveryPhase.LIVE or self.config.otr is not None
 
-    @property
-    def outstanding(self) -> int:
-        """Fragments that were asked for."""
-        return len(self._asked)
-
     # what comes
 
     def on_fragment(
@@ -253,7 +248,7 @@ class Recovery:
         return waiting
 
     def _begin(self, low: int, after: int, now_ns: int) -> None:
-        """Fetch what is retained."""
+        """Begin with what is retained."""
         controller, config = self._controller, self.config
         waiting = self._take_waiting()
         start = low
@@ -273,7 +268,7 @@ class Recovery:
             self._silent_ns = now_ns
 
     def _begin_live(self, now_ns: int) -> None:
-        """Nobody has said what is retained: begin with what came."""
+        """Begin with what came: nobody has said what is retained."""
         self._be_live()
         if self._tsni is not None and not self._waiting:
             self._controller.on_tsni(self._tsni, now_ns)
@@ -293,12 +288,12 @@ class Recovery:
         self._silent_ns = None
 
     def _newest_end(self) -> int:
-        """The sqn after the newest that is known."""
+        """Return the sqn after the newest that is known."""
         known, end = self._controller.known_end, self._end
         return end if end is not None and ahead(end, known) > 0 else known
 
     def _reach(self, end: int) -> bool:
-        """All before `end` were sent; False for a leap that is too wide to be true."""
+        """Note that all before `end` were sent; False for a leap that is too wide to be true."""
         assert self._end is not None
         leap = ahead(end, self._newest_end())
         if leap > MISSING_MAX:

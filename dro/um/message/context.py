@@ -22,7 +22,7 @@ from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config, name_without_effect
 from dro.um.message.delivery import Delivery
 from dro.um.message.events import SourceEvent, UsageError
-from dro.um.message.late_join import LateJoin
+from dro.um.message.late_join import OriginRequests
 from dro.um.message.listeners import Listener, topic_bytes
 from dro.um.message.receiver import MessageReceiver
 from dro.um.message.requests import (
@@ -61,7 +61,7 @@ class MessageContext:
         self.unicast = UnicastMessages(loop, self.core, rng)
         self.requests = UnicastRequests(self.unicast, rng)
         """Unicast immediate messages without a topic: requests, and what answers them."""
-        self.late_join = LateJoin(loop, self.unicast, rng, self.delivery)
+        self.late_join = OriginRequests(loop, self.unicast, rng, self.delivery)
         self.delivery.use(self.late_join)
         self.is_closed = False
         self._sources: list[MessageSource] = []

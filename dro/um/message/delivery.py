@@ -40,7 +40,7 @@ from dro.um.message.events import (
     MessageBatch,
     NoSource,
 )
-from dro.um.message.late_join import LateJoin
+from dro.um.message.late_join import OriginRequests
 from dro.um.message.listeners import Listener, ListenersByTopic
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, UNDERSTOOD_CODES, BlockType, MessageType
@@ -60,7 +60,7 @@ class Delivery:
         self._listeners = ListenersByTopic(options)
         self._streams = SourceStreams()
         self._timer: Timer | None = None
-        self._late_join: LateJoin | None = None
+        self._late_join: OriginRequests | None = None
         self.malformed = 0
 
     # listeners
@@ -153,7 +153,7 @@ class Delivery:
 
     # late join and off-transport recovery
 
-    def use(self, late_join: LateJoin) -> None:
+    def use(self, late_join: OriginRequests) -> None:
         """Let streams ask the origins of their sources for messages."""
         self._late_join = late_join
         self._streams.on_dropped = late_join.forget

@@ -23,7 +23,7 @@ from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.context.sources import BoundSource
 from dro.proto.stream.asks import NOTHING, AskAgain, AskLimits, AskNewest, AskRetained, RecoveryConfig
-from dro.proto.stream.origin import Origin, offer, origin_of
+from dro.proto.stream.origin import RetainingOrigin, offer, origin_of
 from dro.proto.stream.retention import Retention, RetentionConfig
 from dro.proto.stream.stream import SourceStream
 from dro.proto.unicast.messages import ControlMessage, Retransmission
@@ -69,16 +69,16 @@ class RecoveringStreams(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Asker:
+class _AskingStream:
     """One stream as it asks."""
 
     stream: SourceStream
-    origin: Origin
+    origin: RetainingOrigin
     alert_cooldown_ns: int
     alert_ns: int = 0  # no warning before
 
 
-class LateJoin:
+class OriginRequests:
     """See the module text."""
 
     def __init__(self, loop: Loop, unicast: UnicastMessages, rng: random.Random, streams: RecoveringStreams) -> None:
@@ -90,7 +90,7 @@ class LateJoin:
         self._rng = rng
         self._streams = streams
         self._sources: dict[tuple[int, int], RetainingSource] = {}
-        self._askers: dict[int, _Asker] = {}
+        self._askers: dict[int, _AskingStream] = {}
         self._indexes: dict[SourceStream, int] = {}
         self._tsni_ns: dict[tuple[int, int], int] = {}  # when a TSNI may be sent again
         unicast.take_control(LjiReq, self._on_info_request)
@@ -203,7 +203,7 @@ class LateJoin:
         while not index or index in self._askers:
             index = self._rng.getrandbits(32)
         self._indexes[stream] = index
-        self._askers[index] = _Asker(stream, origin, OtrOptions.of(options).alert_cooldown_ns)
+        self._askers[index] = _AskingStream(stream, origin, OtrOptions.of(options).alert_cooldown_ns)
 
     def forget(self, stream: SourceStream) -> None:
         index = self._indexes.pop(stream, None)
@@ -223,7 +223,9 @@ class LateJoin:
                 self._alert(asker, ask.sqn)
             self._unicast.send_control(asker.origin.address, make(ask))
 
-    def _request_maker(self, index: int, asker: _Asker) -> Callable[[AskRetained | AskNewest | AskAgain], AnyBlock]:
+    def _request_maker(
+        self, index: int, asker: _AskingStream
+    ) -> Callable[[AskRetained | AskNewest | AskAgain], AnyBlock]:
         own, origin = self._unicast.own_address, asker.origin
         config = asker.stream.recovery.config
 
@@ -244,8 +246,8 @@ class LateJoin:
 
         return make
 
-    def _alert(self, asker: _Asker, sqn: int) -> None:
-        """Warn of a recovery, but not of each."""
+    def _alert(self, asker: _AskingStream, sqn: int) -> None:
+        """Log a recovery, but not each of them."""
         now_ns = self._loop.now_ns()
         if now_ns >= asker.alert_ns:
             asker.alert_ns = now_ns + asker.alert_cooldown_ns

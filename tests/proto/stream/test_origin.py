@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dro.proto.stream.origin import Origin, offer, origin_of
+from dro.proto.stream.origin import RetainingOrigin, offer, origin_of
 from dro.wire import otid
 from dro.wire.lbmc.headers import ContextAddress
 from dro.wire.lbmr.options import (
@@ -32,24 +32,26 @@ STORES = Ume(0, 0, 0, 0, 0, 0, 0, 0)
     [
         ((), None),
         ((PLAIN,), None),
-        ((FLAGGED,), Origin(ContextAddress(0, 0x0A000001, 14391), 9, 77)),
-        ((OPTION, PLAIN), Origin(ContextAddress(0, 0x0A000002, 14392), 3, 77)),
-        ((OPTION, Cost(2, 3), DomainId(4), FLAGGED), Origin(ContextAddress(4, 0x0A000002, 14392), 3, 77)),
+        ((FLAGGED,), RetainingOrigin(ContextAddress(0, 0x0A000001, 14391), 9, 77)),
+        ((OPTION, PLAIN), RetainingOrigin(ContextAddress(0, 0x0A000002, 14392), 3, 77)),
+        ((OPTION, Cost(2, 3), DomainId(4), FLAGGED), RetainingOrigin(ContextAddress(4, 0x0A000002, 14392), 3, 77)),
         ((LateJoin(port=0, ip=0, transport_index=3, high_sqn=0, low_sqn=0), FLAGGED),
-         Origin(ContextAddress(0, 0x0A000001, 14391), 3, 77)),
-        ((STORES, FLAGGED), Origin(ContextAddress(0, 0x0A000001, 14391), 9, 77, True)),
+         RetainingOrigin(ContextAddress(0, 0x0A000001, 14391), 3, 77)),
+        ((STORES, FLAGGED), RetainingOrigin(ContextAddress(0, 0x0A000001, 14391), 9, 77, True)),
         ((ExtendedFunctionality(port=0, ip=0, flags=Functionality.LATE_JOIN),), None),
     ],
 )  # fmt: skip
-def test_the_origin_is_named_by_what_it_advertises(items: tuple[TirOption, ...], expected: Origin | None) -> None:
+def test_the_origin_is_named_by_what_it_advertises(
+    items: tuple[TirOption, ...], expected: RetainingOrigin | None
+) -> None:
     assert origin_of(TirOptions(items), OTID) == expected
 
 
 def test_without_an_otid_that_is_known_nobody_is_asked() -> None:
     assert origin_of(None, OTID) is None
     assert origin_of(TirOptions((FLAGGED,)), b"\xff" * 32) is None
-    assert origin_of(TirOptions((FLAGGED,)), OLD_OTID) == Origin(ContextAddress(0, 0x0A000001, 14391), 0, 77)
+    assert origin_of(TirOptions((FLAGGED,)), OLD_OTID) == RetainingOrigin(ContextAddress(0, 0x0A000001, 14391), 0, 77)
 
 
 def test_an_offer_is_understood() -> None:
-    assert origin_of(TirOptions(offer(1, 2, 3)), OTID) == Origin(ContextAddress(0, 1, 2), 3, 77)
+    assert origin_of(TirOptions(offer(1, 2, 3)), OTID) == RetainingOrigin(ContextAddress(0, 1, 2), 3, 77)

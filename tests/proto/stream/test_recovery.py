@@ -360,7 +360,7 @@ def test_every_sqn_is_settled_once_whatever_is_lost(data: st.DataObject) -> None
     places = sorted(add(sqn, -first) for sqn in settled)
     assert places == list(range(places[0], places[0] + len(places))), "no gap is left"
     assert talk.recovery is not None
-    assert talk.recovery.outstanding == 0
+    assert not talk.recovery._asked
 
 
 def test_a_recovery_that_is_stored_goes_on() -> None:
@@ -388,4 +388,4 @@ def test_a_stream_that_is_over_asks_for_nothing() -> None:
     talk.recovery.close()
     assert talk.recovery.next_deadline() is None
     talk.recovery.on_timer(talk.now_ns + s(30))
-    assert (talk.recovery.asks, talk.recovery.outstanding) == ([], 0)
+    assert (talk.recovery.asks, talk.recovery._asked) == ([], {})
