@@ -376,7 +376,7 @@ class Recovery:
         self._cursor = cursor
 
     def _is_near(self, sqn: int, expected: int) -> bool:
-        """Whether a fragment that is not the next one can be held when it comes."""
+        """Tell whether a fragment that is not the next one can be held when it comes."""
         assert self.config.late_join is not None
         room = max(self._window, self.config.late_join.outstanding_max)
         return ahead(sqn, expected) < min(room, MISSING_MAX) and self._controller.has_room
