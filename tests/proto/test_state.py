@@ -27,6 +27,7 @@ from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
+from dro.proto.stream.retention import Retention
 from dro.proto.stream.stream import SourceStream
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
@@ -598,7 +599,7 @@ def test_each_attribute_is_state_or_configuration() -> None:
         assert named - {*PROPERTIES.get(name, "").split()} == set(vars(kind)["__slots__"]), name
         checked.add(name)
     assert checked == MADE_WITH.keys()
-    assert SourceStream.__name__ in checked
+    assert {SourceStream.__name__, Retention.__name__} <= checked
 
 
 @pytest.mark.parametrize(
