@@ -51,7 +51,7 @@ _LISTED: Final = {
         um/fragment/test_immediate.py um/fragment/test_ports.py um/fragment/test_receiver_sessions.py
         um/fragment/test_refused_sockets.py um/fragment/test_request_port.py um/fragment/test_source_sessions.py
         um/fragment/test_service_links.py um/fragment/test_unicast_channel.py
-        um/message/test_context_sockets.py um/message/test_messages_sockets.py
+        um/message/test_context_sockets.py um/message/test_late_join.py um/message/test_messages_sockets.py
         um/message/test_requests.py um/message/test_immediate.py um/test_refused_sends.py
         um/test_user_guide.py um/test_requests.py transport/test_kinds.py transport/test_lbtrm.py
         transport/test_lbtrm_edges.py

@@ -366,6 +366,8 @@ class LogEvent(StrEnum):
     GATEWAY_CONTROL_REFUSED = "route information refused: no DRO has announced that address", _WARNING, "peer remedy"
     UNICAST_NOT_TAKEN = "unicast message dropped by an application", _DEBUG, "peer reason"
     RESPONSE_NOT_SENT = "response not sent", _WARNING, "target reason"
+    LATE_JOIN_WITHOUT_PORT = "late_join has no effect without a request port", _WARNING, "remedy"
+    OTR_STARTED = "off-transport recovery asks a source for what is missing", _WARNING, "topic source sqn"
     NEIGHBOUR_DRO = "another DRO of the TRD", _INFO, "address instance"
 
     # transports

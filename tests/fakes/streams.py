@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dro.clock import NS_PER_MS, NS_PER_S
 from dro.proto.context.sources import BoundSource
-from dro.proto.delivery.order import DeliveryConfig, DeliveryEvent, Lost
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import DeliveryEvent, Lost
 from dro.proto.delivery.reassembly import Delivered
 from dro.proto.stream.stream import Carrier, SourceStream, SourceStreams, StreamEvent
 from dro.wire.lbmr.packet import Cost, Tir
@@ -44,7 +45,7 @@ class StreamScene:
             session = ToldSession(session, generation_ns=0 if is_tcp else GENERATION_NS, is_in_order=is_tcp)
         tir = Tir(b"t", session.address, 60, topic_index, tir_options(otid=otid, cost=cost))
         source: Carrier = BoundSource(b"t", otid, topic_index, session, tir, False)
-        self._take(self.streams.on_bound(source, self._options, use_hotlink=self._use_hotlink))
+        self._take(self.streams.on_bound(source, self._options, self.now_ns, use_hotlink=self._use_hotlink))
         return source
 
     def unbind(self, source: Carrier, *, ended: bool = True) -> None:

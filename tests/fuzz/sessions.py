@@ -8,7 +8,8 @@ from typing import Final
 
 from dro.clock import ms, s
 from dro.errors import DecodeError
-from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryConfig, DeliveryController
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryController, LossBurst
 from dro.proto.peerlink.datagram_session import (
     DatagramCounts,
     DatagramOptions,
@@ -23,13 +24,15 @@ from dro.proto.repair.loss import LossConfig, NakDue
 from dro.proto.repair.receiver import ReceiverSession
 from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.source import SourceConfig, SourceSession
+from dro.proto.stream.asks import AskLimits, RecoveryConfig
 from dro.proto.stream.failover import FailoverConfig, FailoverStream
+from dro.proto.stream.recovery import Recovery, RecoveryPhase
 from dro.sqn import HALF, MASK
 from dro.wire import lbtrm, lbtru
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import MessageType
 from dro.wire.lbmc.data_blocks import Frag as FragBlock
-from dro.wire.lbmc.data_blocks import Tsni
+from dro.wire.lbmc.data_blocks import Tsni, UmeLjInfo
 from dro.wire.lbmc.failover import HotFailover
 from tests.fuzz.player import Player, core_target, scripts
 from tests.fuzz.seeds import recorded, vectors
@@ -213,6 +216,74 @@ def _delivery(mode: int, *, immediate: bool) -> Callable[[bytes], Hashable]:
     return check
 
 
+def _recovery(mode: int, *, late_join: bool) -> Callable[[bytes], Hashable]:
+    """Live messages, TSNIs, answers and retransmissions in any order: each sqn is settled once, and little is held."""
+    late = AskLimits(4, ms(500), ms(500), s(10), 1) if late_join else None
+    config = RecoveryConfig(
+        late, AskLimits(6, s(1), s(10), s(60), 2), info_interval_ns=s(1), info_max=5, proximity=15, held_max=20,
+        asks_silent=True, silent_interval_ns=s(1), silent_max=5, otr_delay_ns=s(2), otr_threshold=10,
+    )  # fmt: skip
+    delivery = DeliveryConfig(mode, burst_limit=30, map_limit=20, held_max_bytes=20_000, recovers=True)
+
+    def check(data: bytes) -> Hashable:
+        controller = DeliveryController(delivery)
+        core = Recovery(controller, config, 0)
+        settled: set[int] = set()
+        kinds: set[str] = set()
+        last, at = 0, 1 << 40  # newest sqn that was settled, and without wrapping
+
+        def drain(now_ns: int) -> None:
+            nonlocal last, at
+            for event in controller.take_events():
+                kinds.add(type(event).__name__)
+                is_burst = isinstance(event, LossBurst)
+                sqn = event.first_sqn + event.count - 1 & MASK if isinstance(event, LossBurst) else event.sqn
+                if mode == ARRIVAL and controller._is_before_start(sqn):
+                    continue  # repeats of those are not known
+                before, at, last = at, at + _ahead(sqn, last), sqn
+                assert is_burst or at not in settled, "settled twice"
+                assert mode == ARRIVAL or not settled or at > before, "out of order"
+                settled.add(at)
+            for ask in core.asks:
+                kinds.add(type(ask).__name__)
+            core.asks.clear()
+            assert controller.held <= delivery.map_limit + delivery.burst_limit
+            assert len(core._asked) <= 6
+            assert len(core._waiting) <= 20
+            assert len(core._noticed) <= len(controller._gaps) + 1
+
+        def hear(packet: bytes, now_ns: int) -> Hashable:
+            message = lbmc.decode(packet)
+            tsni, info = message.get(Tsni), message.get(UmeLjInfo)
+            if tsni is not None:
+                for record in tsni.records:
+                    core.on_tsni(record.sqn, now_ns)
+            elif info is not None:
+                core.on_retained(info.low_sqn, info.high_sqn, now_ns)
+            elif message.sqn is not None and message.type == MessageType.RETRANSMISSION:
+                return core.on_again(message.sqn, None, b"", now_ns, 0, None), core.phase.name
+            elif message.sqn is not None:
+                core.on_fragment(message.sqn, None, b"", now_ns)
+            return message.type, core.phase.name
+
+        signs = Player(core, drain).play(data, hear, s(3000))
+        assert core.phase is RecoveryPhase.FETCHING or not core._asked
+        return tuple(sorted(kinds)), len(signs), min(len(settled), 9)
+
+    return check
+
+
+def _recovery_packets() -> list[bytes]:
+    sqns = (5, 6, 7, 9, 10, 12, 20, 24, 60)
+    live = [lbmc.Message(MessageType.MESSAGE, 1, sqn) for sqn in sqns]
+    again = [lbmc.Message(MessageType.RETRANSMISSION, 1, sqn) for sqn in (3, 4, 5, 8, 11, 13, 14)]
+    infos = [
+        lbmc.control_message(UmeLjInfo(low, high, 1)) for low, high in ((3, 8), (0, MASK), (9, 9), (30, 4), (5, 50))
+    ]
+    tsnis = [lbmc.tsni_message([(1, sqn)]) for sqn in (8, 15, MASK)]
+    return [lbmc.encode(message) for message in (*infos, *live, *again, *tsnis)]
+
+
 def _message_packets() -> list[bytes]:
     made = [lbmc.encode(lbmc.Message(MessageType.MESSAGE, 1, sqn, (), b"x" * sqn)) for sqn in (5, 6, 7, 9, 10, 20, 60)]
     for sqn in range(12, 17):
@@ -273,5 +344,8 @@ TARGETS: Final = (
     core_target("core-datagrams", scripts(_datagram_packets), _datagrams),
     core_target("core-delivery-ordered", scripts(_message_packets), _delivery(IN_ORDER, immediate=False)),
     core_target("core-delivery-arrival", scripts(_message_packets), _delivery(ARRIVAL, immediate=False)),
+    core_target("core-late-join", scripts(_recovery_packets), _recovery(IN_ORDER, late_join=True)),
+    core_target("core-late-join-arrival", scripts(_recovery_packets), _recovery(ARRIVAL, late_join=True)),
+    core_target("core-otr", scripts(_recovery_packets), _recovery(IN_ORDER, late_join=False)),
     core_target("core-delivery-tcp", scripts(_message_packets), _delivery(IN_ORDER, immediate=True)),
 )

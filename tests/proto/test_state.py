@@ -16,7 +16,8 @@ from dro.clock import ms
 from dro.errors import DecodeError, LocalProtocolError
 from dro.proto.context.bound import BoundSources
 from dro.proto.context.effects import ContextEffect, JoinSession
-from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryConfig, DeliveryController
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import ARRIVAL, ARRIVAL_FRAGMENTS, IN_ORDER, DeliveryController
 from dro.proto.delivery.tsni import TsniSchedule
 from dro.proto.ratelimit import RateLimiter
 from dro.proto.repair.effects import Retransmit
@@ -26,6 +27,7 @@ from dro.proto.repair.retransmit import Chunk
 from dro.proto.repair.source import Effect, SourceConfig, SourceSession
 from dro.proto.resolver.core import Resolver
 from dro.proto.resolver.events import FoundSource
+from dro.proto.stream.retention import Retention
 from dro.proto.stream.stream import SourceStream
 from dro.proto.tcp.receiver import TcpReceiverConfig, TcpReceiverCore
 from dro.proto.tcp.source import SlowReceiver, TcpSourceConfig, TcpSourceCore
@@ -554,6 +556,8 @@ MADE_WITH: Final = {
     "Planes": "_waits config",
     "RateLimiter": "_interval_ns is_unlimited quota",
     "ReceiverSession": "_cfg",
+    "Recovery": "__weakref__ _controller _window config",
+    "Retention": "__weakref__ _config",
     "Retransmitter": "_data_limiter _ignore_ns _limiter _max_ncfs _queue_limit",
     "SmSchedule": "_max_ns _min_ns",
     "SourceSession": "_cfg",
@@ -595,7 +599,7 @@ def test_each_attribute_is_state_or_configuration() -> None:
         assert named - {*PROPERTIES.get(name, "").split()} == set(vars(kind)["__slots__"]), name
         checked.add(name)
     assert checked == MADE_WITH.keys()
-    assert SourceStream.__name__ in checked
+    assert {SourceStream.__name__, Retention.__name__} <= checked
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ from dro.errors import ConfigError, HostError
 TRANSPORT: Final = ("source", "transport")
 TRANSPORTS: Final = transports()
 _DONE_ANYWAY: Final[Mapping[OptionKey, Value]] = {
-    ("receiver", "use_late_join"): 0,
-    ("receiver", "use_otr"): 0,
     ("source", "use_hotlink"): 1,  # OTID and topic sqn, which every message has, tell copies apart
 }
 """Values of options that nothing asks for and that describe what happens all the same."""

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from dro.config.um import recovery_options
 from dro.config.um import sets as um_sets
 from dro.config.um.options import OptionKey, option_table
 from dro.config.um.sets import OptionSet
@@ -44,6 +45,9 @@ _OF_APPLICATIONS: tuple[type[OptionSet], ...] = (
     um_sets.ImmediateDeliveryOptions,
     um_sets.TsniReceiverOptions,
     um_sets.TsniSourceOptions,
+    recovery_options.LateJoinOptions,
+    recovery_options.OtrOptions,
+    recovery_options.RetentionOptions,
 )
 
 
@@ -55,7 +59,7 @@ def transports() -> list[str]:
 
 def _sets() -> Iterator[type[OptionSet]]:
     """Yield the sets of `dro.config.um.sets`, and those in the module `options` of a kind of transport."""
-    modules = [um_sets]
+    modules = [um_sets, recovery_options]
     for folder in pkgutil.iter_modules(FOLDERS):
         name = f"dro.transport.{folder.name}"
         if folder.ispkg and find_spec(f"{name}.options"):

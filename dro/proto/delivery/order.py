@@ -29,7 +29,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from dro.clock import NS_PER_S
+from dro.proto.delivery.config import NEVER_NS, DeliveryConfig, DeliveryStats
 from dro.proto.delivery.reassembly import ArrivalReassembly, Delivered, Frag, InOrderReassembly, Payload, Refusal
 from dro.sqn import MASK, add, ahead
 from dro.state import Same, StateLayout
@@ -43,30 +43,6 @@ MISSING_MAX: Final = 1 << 18  # missing sqns that one controller follows
 HELD_MAX: Final = 1 << 22  # fragments held when the option sets no limit
 START_KEPT: Final = 1 << 30  # sqns; older ones may come from a source that has been heard for long
 GAPS_MAX: Final = 4096  # gaps with a deadline of their own; later ones share the last
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryConfig:
-    """What one controller needs to know of its receiver and of the transport session that feeds it."""
-
-    ordered_delivery: int = IN_ORDER
-    generation_interval_ns: int = 10 * NS_PER_S  # of the NAKs of the session
-    burst_limit: int = 1024  # fragments
-    map_limit: int = 200_000  # fragments held, 0 = only the bounds of this module
-    loss_check_interval_ns: int = 0  # 0 = off
-    immediate: bool = False  # TCP and IPC: no recovery below, a gap is a loss
-    from_dro: bool = False  # the advertisement has a hop count above 0
-    dro_loss_recovery_timeout_ns: int = 0  # with `immediate` and `from_dro` only
-    ipc_dro_loss_recovery_timeout_ns: int = 0  # in its place, for a stream that begins on LBT-IPC
-    message_max_bytes: int = 1 << 28
-    held_max_bytes: int = 1 << 28
-
-    @property
-    def loss_wait_ns(self) -> int:
-        """From the sight of a gap to its being given up."""
-        if self.immediate:
-            return self.dro_loss_recovery_timeout_ns if self.from_dro else 0
-        return self.generation_interval_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +61,6 @@ class LossBurst:
 
 
 DeliveryEvent: TypeAlias = Delivered | Lost | LossBurst
-
-
-@dataclass(slots=True)
-class DeliveryStats:
-    """Counts of one controller; plain ints, read by whoever likes."""
-
-    delivered: int = 0  # messages, or fragments in mode 0
-    duplicates: int = 0  # fragments
-    lost: int = 0  # sqns, bursts included
-    bursts: int = 0
-    discarded: int = 0  # fragments held when a burst or the end of the session came
-    malformed: int = 0  # fragments
-    too_long: int = 0  # messages
-    orphans: int = 0  # fragments of messages of which another part is lost
 
 
 _Held: TypeAlias = tuple[Frag | None, bytes, int, MessageHeaders | None]  # FRAG block, payload, flags, headers
@@ -128,6 +90,7 @@ class DeliveryController:
         "_tentative",
         "_wait_ns",
         "expected",
+        "is_recovering",
         "stats",
     )
 
@@ -139,6 +102,7 @@ class DeliveryController:
         self._in_order = cfg.ordered_delivery == IN_ORDER
         self.expected: int | None = None  # first sqn that is not settled; None before the first fragment
         self.stats = DeliveryStats()
+        self.is_recovering = False  # see `hold`
         self._high = 0  # newest known sqn + 1
         self._floor = 0  # where delivery began
         self._tentative: int | None = None  # sqn after the newest TSNI heard before the first fragment
@@ -170,7 +134,7 @@ class DeliveryController:
 
         False: not the next ones, or something is waiting or half assembled; give them to `on_fragment` one by one.
         """
-        if self._gaps or (self._in_order and not self._joiner.is_idle):
+        if self._gaps or self.is_recovering or (self._in_order and not self._joiner.is_idle):
             return False
         if first_sqn != self.expected:
             if self.expected is not None or self._tentative is not None:
@@ -240,7 +204,7 @@ class DeliveryController:
 
         Guess: a repair that reaches a DRO only now, and comes over the new session, is too late then.
         """
-        if self.expected is not None:
+        if self.expected is not None and not self.is_recovering and not self._cfg.recovers:
             self._give_up(first_sqn)
 
     def on_end(self) -> None:
@@ -258,7 +222,7 @@ class DeliveryController:
 
     def next_deadline(self) -> int | None:
         """Return when `on_timer` has something to give up; None while only an event may do so."""
-        if not self._gaps:
+        if not self._gaps or self._gaps[0][1] >= NEVER_NS:
             return None
         deadline = self._gaps[0][1]
         check_ns = self._cfg.loss_check_interval_ns
@@ -277,6 +241,58 @@ class DeliveryController:
         if events:
             self._events = []
         return events
+
+    # for recovery from beside the session
+
+    def hold(self, *, is_on: bool) -> None:
+        """Deliver in order whatever the mode is, and nothing by `accept_run`; a replaced session loses nothing."""
+        self.is_recovering = is_on
+
+    @property
+    def _orders(self) -> bool:
+        return self._in_order or self.is_recovering
+
+    def begin_at(self, sqn: int) -> None:
+        """Begin at `sqn` before the first fragment; what is missing from there on is a loss that is reported."""
+        self.expected = self._high = self._floor = sqn
+        self._handed_up = True
+
+    def expect_before(self, end: int) -> None:
+        """All sqns before `end` were sent: what is missing of them waits, and is given up by `give_up` alone."""
+        if ahead(end, self._high) > 0:
+            if self._gaps and self._gaps[-1][1] == NEVER_NS:
+                self._gaps.pop()
+            self._gaps.append((end, NEVER_NS))
+            self._high = end
+
+    def give_up(self, end: int) -> None:
+        """Settle everything before `end`, which was sent: what is missing is lost."""
+        self.expect_before(end)
+        self._give_up(end)
+
+    def is_missing(self, sqn: int) -> bool:
+        """Whether `sqn` is not settled and not here, sent or not yet."""
+        return self.expected is not None and ahead(sqn, self.expected) >= 0 and sqn not in self._held
+
+    @property
+    def known_end(self) -> int:
+        """The sqn after the newest that is known."""
+        return self._high
+
+    @property
+    def gaps_end(self) -> int | None:
+        """The sqn behind the newest gap; None without one."""
+        return self._gaps[-1][0] if self._gaps else None
+
+    @property
+    def held(self) -> int:
+        """Fragments that wait for others."""
+        return len(self._held)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more fragments can be held, with as many bytes again as are held."""
+        return len(self._held) < self._map_limit and 2 * self._held_bytes < self._cfg.held_max_bytes
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -306,7 +322,7 @@ class DeliveryController:
         self._high = add(sqn, length)
 
     def _burst(self, expected: int, sqn: int) -> None:
-        if self._in_order:
+        if self._orders:
             self.stats.discarded += len(self._held)
         elif self._held:  # handed up at arrival: the burst begins after the newest of them
             newest = max(ahead(held, expected) for held in self._held)
@@ -324,7 +340,7 @@ class DeliveryController:
 
     def _place(self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None) -> None:
         """Take a fragment whose sqn is not settled."""
-        if self._in_order and sqn != self.expected:
+        if self._orders and sqn != self.expected:
             self._held[sqn] = (frag, bytes(payload), flags, headers)
             self._held_bytes += len(payload)
             return
@@ -397,7 +413,7 @@ class DeliveryController:
         self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None
     ) -> None:
         """Take a duplicate, a repair that came too late, or in arrival order one from before the first fragment."""
-        if not self._in_order and self._is_before_start(sqn):
+        if not self._orders and self._is_before_start(sqn):
             self._hand(sqn, frag, payload, flags, headers)
         else:
             self.stats.duplicates += 1
@@ -449,8 +465,9 @@ class DeliveryController:
 
 StateLayout(
     DeliveryController,
-    1,
+    2,
     expected=int | None,
+    is_recovering=bool,
     stats=Same,
     _high=int,
     _floor=int,

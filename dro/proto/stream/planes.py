@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from dro.proto.context.sources import BoundSource
-from dro.proto.delivery.order import DeliveryConfig
+from dro.proto.delivery.config import DeliveryConfig
 from dro.sqn import add, ahead
 from dro.state import Outside, StateLayout
 

@@ -18,14 +18,18 @@ controller holds is then dropped without a report, as UM does at the end of a se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from dro.clock import s
 from dro.errors import DecodeError
 from dro.proto.context.sources import BoundSource
-from dro.proto.delivery.order import DeliveryConfig, DeliveryController
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import DeliveryController
+from dro.proto.stream.asks import NOTHING, RecoveryConfig
 from dro.proto.stream.planes import Planes
+from dro.proto.stream.recovery import Recovery
 from dro.state import Outside, Same, StateLayout
 from dro.timers import Calendar, Due
 from dro.wire import otid as otid_codec
@@ -81,6 +85,7 @@ class SourceStream(Due):
     topic: bytes
     otid: bytes
     controller: DeliveryController
+    recovery: Recovery
     planes: Planes | None
     source: str
     due: list[SourceStream]  # those that the calendar has found due
@@ -116,6 +121,7 @@ class SourceStream(Due):
     def on_bound(self, session: Carrier) -> None:
         self.sessions[session] = False
         session.user = self
+        self.source = self.source or _string(session)
         if self.planes is None or len(self.sessions) == 1:
             self.events.append(SourceChange(self.names(session)[0], added=True))
 
@@ -162,10 +168,14 @@ class SourceStream(Due):
 
     def on_tsni(self, session: Carrier, sqn: int, now_ns: int) -> None:
         """Note that the source says on this session that `sqn` is its newest topic sqn."""
-        self.controller.on_tsni(sqn, now_ns)
+        self.recovery.on_tsni(sqn, now_ns)
         if self.planes is not None:
             self.planes.on_run(session, sqn, 1)
             self._settle_planes(self.planes)
+
+    def next_deadline(self) -> int | None:
+        due = (self.controller.next_deadline(), self.recovery.next_deadline())
+        return min((one for one in due if one is not None), default=None)
 
     def _settle_planes(self, planes: Planes) -> None:
         """Give up what no session can supply any more."""
@@ -190,6 +200,7 @@ class SourceStreams:
         self._parked: dict[SourceStream, int] = {}  # without a session, oldest first: until when
         self._calendar = Calendar()
         self._due: list[SourceStream] = []
+        self.on_dropped: Callable[[SourceStream], object] = lambda _: None
 
     def of_topic(self, topic: bytes) -> list[SourceStream]:
         return list(self._by_topic.get(topic, {}).values())
@@ -197,15 +208,27 @@ class SourceStreams:
     def all(self) -> list[SourceStream]:
         return [stream for streams in self._by_topic.values() for stream in streams.values()]
 
-    def on_bound(self, session: Carrier, options: DeliveryConfig, *, use_hotlink: bool) -> SourceStream:
+    def on_bound(
+        self,
+        session: Carrier,
+        options: DeliveryConfig,
+        now_ns: int,
+        *,
+        use_hotlink: bool,
+        recovery: RecoveryConfig = NOTHING,
+    ) -> SourceStream:
         """Find the stream of a source that was joined, or make it with these options.
 
         `options`: as for a session that does not tell how long it tries to repair.
         """
+        options = replace(options, recovers=recovery.otr is not None)
         streams = self._by_topic.setdefault(session.topic, {})
         stream = streams.get(session.otid)
         if stream is None:
-            stream = streams[session.otid] = _new_stream(session, options, self._due, use_hotlink=use_hotlink)
+            controller, planes, origin = _new_stream(session, options, use_hotlink=use_hotlink)
+            asker = Recovery(controller, recovery, now_ns)
+            stream = SourceStream(session.topic, session.otid, controller, asker, planes, origin, self._due)
+            streams[session.otid] = stream
         self._parked.pop(stream, None)
         stream.on_bound(session)
         return stream
@@ -231,8 +254,8 @@ class SourceStreams:
                 self._drop(stream)
 
     def set_due(self, stream: SourceStream) -> None:
-        """Note when the controller has something to give up; after each input that it had while it waits."""
-        self._calendar.set(stream, stream.controller.next_deadline())
+        """Note when something is to be given up or asked for; after each input while something is missing."""
+        self._calendar.set(stream, stream.next_deadline())
 
     def next_deadline(self) -> int | None:
         deadlines = (self._calendar.next_deadline(), next(iter(self._parked.values()), None))
@@ -247,6 +270,7 @@ class SourceStreams:
         self._due.clear()
         for stream in due:
             stream.controller.on_timer(now_ns)
+            stream.recovery.on_timer(now_ns)
         return due
 
     def close(self) -> None:
@@ -265,6 +289,8 @@ class SourceStreams:
     def _drop(self, stream: SourceStream) -> None:
         """Forget a stream; what its controller holds is not delivered."""
         stream.controller.on_end()
+        stream.recovery.close()
+        self.on_dropped(stream)
         self._calendar.set(stream, None)
         self._parked.pop(stream, None)
         streams = self._by_topic[stream.topic]
@@ -277,8 +303,10 @@ def _string(session: Carrier) -> str:
     return format_source(session.address, session.topic_index)
 
 
-def _new_stream(first: Carrier, options: DeliveryConfig, due: list[SourceStream], *, use_hotlink: bool) -> SourceStream:
-    """Make the stream of a source by what is known of its first session."""
+def _new_stream(
+    first: Carrier, options: DeliveryConfig, *, use_hotlink: bool
+) -> tuple[DeliveryController, Planes | None, str]:
+    """Make controller, planes and source string by what is known of the first session."""
     cost = first.tir.options.cost if first.tir.options is not None else None
     if isinstance(first.address, IpcAddress):
         options = replace(options, dro_loss_recovery_timeout_ns=options.ipc_dro_loss_recovery_timeout_ns)
@@ -289,20 +317,21 @@ def _new_stream(first: Carrier, options: DeliveryConfig, due: list[SourceStream]
         from_dro=cost is not None and cost.hop_count > 0,
     )
     if not use_hotlink:
-        return SourceStream(first.topic, first.otid, DeliveryController(config), None, "", due)
+        return DeliveryController(config), None, ""
     try:
         origin = str(otid_codec.decode(first.otid))
     except DecodeError:
         origin = _string(first)
     planes = Planes(config, options.generation_interval_ns)
-    return SourceStream(first.topic, first.otid, DeliveryController(planes.config), planes, origin, due)
+    return DeliveryController(planes.config), planes, origin
 
 
 StateLayout(_Takeover, 1, session=Outside, first_sqn=int | None, mark=int | None)
 StateLayout(
     SourceStream,
-    1,
+    2,
     controller=Same,
+    recovery=Same,
     source=str,
     sessions=dict[Outside, bool],
     live=Outside | None,

@@ -165,6 +165,14 @@ def rates(text: str) -> tuple[Setting, ...]:
     return tuple(settings)
 
 
+def retention(text: str) -> tuple[Setting, ...]:
+    """The size of a retention buffer in bytes as settings of a source that offers late join."""
+    return (
+        ("source", "late_join", 1),
+        ("source", "retransmit_retention_size_threshold", count(text)),
+    )
+
+
 def source_datagram_max(text: str) -> tuple[Setting, ...]:
     """`[UM]NUM` of a sender as settings; without a letter TCP is meant."""
     return _datagram_max(text, "source")

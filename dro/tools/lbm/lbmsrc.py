@@ -28,6 +28,7 @@ from dro.tools.lbm.arguments import (
     new_parser,
     positive,
     rates,
+    retention,
     seconds,
     source_datagram_max,
 )
@@ -78,6 +79,7 @@ class Options(CommonOptions):
     non_blocking: bool
     pause: float
     rate: tuple[Setting, ...]
+    retention: tuple[Setting, ...]
     datagram_max: tuple[Setting, ...]
     stats: float
     verifiable: bool
@@ -108,6 +110,8 @@ def sending_arguments(prog: str, description: str) -> Parser:
     add = parser.add_argument
     add("topic", help="topic to send to")
     add("-d", "--delay", type=seconds, default=1.0, metavar="SEC", help="wait before the first message (default 1)")
+    add("-j", "--late-join", dest="retention", type=retention, default=(), metavar="BYTES",
+        help="keep so many bytes of messages for receivers that come late or miss some")  # fmt: skip
     add("-l", "--length", dest="lengths", type=lengths, default=Lengths(25, 25), metavar="NUM",
         help="payload bytes, or MIN-MAX for lengths that change with every message (default 25)")  # fmt: skip
     add("-L", "--linger", type=seconds, default=5.0, metavar="SEC",
@@ -206,7 +210,7 @@ class SendingRun(Generic[A]):
 
     def run(self) -> int:
         options = self.options
-        config = load_config(options, (*options.rate, *options.datagram_max))
+        config = load_config(options, (*options.rate, *options.datagram_max, *options.retention))
         self._stop.hold()
         with BlockingContext(config, self.prog) as context:
             source = self.open(context)

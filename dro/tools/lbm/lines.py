@@ -13,7 +13,13 @@ from typing import Final
 
 from dro.proto.repair.receiver import ALL_ONES
 from dro.tools.text import shown
-from dro.um.message.events import FLAG_HF_DUPLICATE, FLAG_HF_PASS_THROUGH, FLAG_IMMEDIATE, FLAG_RETRANSMIT
+from dro.um.message.events import (
+    FLAG_HF_DUPLICATE,
+    FLAG_HF_PASS_THROUGH,
+    FLAG_IMMEDIATE,
+    FLAG_OTR,
+    FLAG_RETRANSMIT,
+)
 
 
 @lru_cache(maxsize=4096)
@@ -22,7 +28,12 @@ def name(text: str) -> str:
     return shown(text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
 
 
-_MARKS: Final = {FLAG_RETRANSMIT: "-RX-", FLAG_HF_DUPLICATE: "-HFDUP-", FLAG_HF_PASS_THROUGH: "-PASS-"}
+_MARKS: Final = {
+    FLAG_RETRANSMIT: "-RX-",
+    FLAG_OTR: "-OTR-",
+    FLAG_HF_DUPLICATE: "-HFDUP-",
+    FLAG_HF_PASS_THROUGH: "-PASS-",
+}
 
 
 def data_line(topic: str, source: str, sqn: int, length: int, flags: int, hf_sqn: int | None = None) -> str:

@@ -24,6 +24,7 @@ from dro.um.message.delivery import Delivery
 from dro.um.message.events import SourceEvent, UsageError
 from dro.um.message.failover import FailoverListener, refuse_hotlinks
 from dro.um.message.immediate import ImmediateData, OnImmediateData, topic_blocks
+from dro.um.message.late_join import OriginRequests
 from dro.um.message.listeners import Listener, topic_bytes
 from dro.um.message.receiver import MessageReceiver
 from dro.um.message.requests import OnRequestFailed, OnResponse, OpenRequest, UnicastRequests
@@ -57,6 +58,8 @@ class MessageContext:
         self.unicast = UnicastMessages(loop, self.core, rng)
         self.requests = UnicastRequests(self.unicast, loop, rng)
         self.delivery.make_response = self.requests.response
+        self.late_join = OriginRequests(loop, self.unicast, rng, self.delivery)
+        self.delivery.use(self.late_join)
         self.is_closed = False
         self._sources: list[MessageSource] = []
         self._receivers: list[MessageReceiver] = []
@@ -89,8 +92,14 @@ class MessageContext:
         check_transport(merged)
         if hot_failover:
             refuse_hotlinks(merged, SOURCE)
+        retention = self.late_join.retention_of(merged)
         try:
-            fragments = self.core.open_source(topic_bytes(topic), options=options)
+            fragments = self.core.open_source(topic_bytes(topic), options=options, is_silent=retention is not None)
+            if retention is not None:
+                self.late_join.advertise(fragments)
+                if (trouble := self.core.own.advertise_silent()) is not None:
+                    fragments.close(final=False, linger_ns=0)
+                    raise trouble
         except DecodeError as e:
             raise UsageError(f"topic {topic[:80]!r} cannot be used: {e.why}") from e
         writer = self._writers.get(fragments.transport)
@@ -98,7 +107,9 @@ class MessageContext:
             writer = SessionWriter(self.loop, fragments.transport, BatchingOptions.of(merged))
             self._writers[fragments.transport] = writer
         writer.users += 1
-        source = MessageSource(self, topic, fragments, writer, merged, on_event)
+        source = MessageSource(self, topic, fragments, writer, merged, on_event, retention)
+        if retention is not None:
+            self.late_join.add_source(source)
         self._sources.append(source)
         return source
 
@@ -236,6 +247,7 @@ class MessageContext:
 
     def on_source_closed(self, source: MessageSource) -> None:
         self._sources.remove(source)
+        self.late_join.remove_source(source)
         writer = source.writer
         writer.users -= 1
         if not writer.users:

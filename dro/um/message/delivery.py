@@ -18,9 +18,11 @@ from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
 from dro.proto.context.sources import BoundSource
-from dro.proto.delivery.order import DeliveryConfig, DeliveryEvent, Lost
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import DeliveryEvent, Lost
 from dro.proto.delivery.order import LossBurst as Burst
 from dro.proto.delivery.reassembly import Delivered, Frag
+from dro.proto.stream.asks import NOTHING
 from dro.proto.stream.stream import SessionBegan, SessionEnded, SourceChange, SourceStream, SourceStreams, StreamEvent
 from dro.sqn import MASK
 from dro.timers import Timer
@@ -40,6 +42,7 @@ from dro.um.message.events import (
     NoSource,
     Responding,
 )
+from dro.um.message.late_join import OriginRequests
 from dro.um.message.listeners import Listener, ListenersByTopic
 from dro.um.message.properties import make_event
 from dro.wire.lbmc import message as lbmc
@@ -61,6 +64,7 @@ class Delivery:
         self._listeners = ListenersByTopic(options)
         self._streams = SourceStreams()
         self._timer: Timer | None = None
+        self._late_join: OriginRequests | None = None
         self.malformed = 0
         self.headers_malformed = 0
         self.make_response: Callable[[ReturnAddress], Responding] = _no_response
@@ -106,7 +110,11 @@ class Delivery:
     def on_bound(self, source: BoundSource[SourceStream], now_ns: int) -> None:
         o = DeliveryOptions.of(self._listeners[source.topic].options)
         config = o.fill(DeliveryConfig, generation_interval_ns=o.lbtrm_generation_ns)
-        stream = self._streams.on_bound(source, config, use_hotlink=o.use_hotlink)
+        late_join, options = self._late_join, self._listeners[source.topic].options
+        recovery = NOTHING if late_join is None else late_join.config_of(source, options)
+        stream = self._streams.on_bound(source, config, now_ns, use_hotlink=o.use_hotlink, recovery=recovery)
+        if late_join is not None:
+            late_join.on_bound(stream, source, options)
         self._settle(stream)
         if source.transport.has_begun:
             self._begin(stream, source)
@@ -157,6 +165,31 @@ class Delivery:
                 stream.on_tsni(bound, run.first_sqn, now_ns)
             self._settle(stream)
 
+    # late join and off-transport recovery
+
+    def use(self, late_join: OriginRequests) -> None:
+        """Let streams ask the origins of their sources for messages."""
+        self._late_join = late_join
+        self._streams.on_dropped = late_join.forget
+
+    def on_sent_again(self, stream: SourceStream, message: lbmc.Message) -> bool:
+        """Take a message that was sent again; False when its stream does not wait for it."""
+        try:
+            encoded = memoryview(lbmc.encode(message))
+            frag, start, flags, headers = _read(encoded, 0, len(encoded))
+        except DecodeError:
+            self.malformed += 1
+            return False
+        sqn, now_ns = message.sqn or 0, self._loop.now_ns()
+        flags &= ~FLAG_RETRANSMIT
+        is_taken = stream.recovery.on_again(sqn, frag, encoded[start:], now_ns, flags, headers)
+        self._settle(stream)
+        return is_taken
+
+    def on_retained(self, stream: SourceStream, low: int, high: int) -> None:
+        stream.recovery.on_retained(low, high, self._loop.now_ns())
+        self._settle(stream)
+
     # inside
 
     def _begin(self, stream: SourceStream, session: BoundSource[SourceStream]) -> None:
@@ -193,7 +226,7 @@ class Delivery:
 
     def _take(self, stream: SourceStream, run: Run, view: memoryview, now_ns: int) -> None:
         """Pass fragments one by one through the controller."""
-        on_fragment = stream.controller.on_fragment
+        on_fragment = (stream.recovery if stream.recovery.is_on else stream.controller).on_fragment
         sqn = run.first_sqn
         for at in range(run.offset, run.offset + run.fragments * run.stride, run.stride):
             try:
@@ -216,7 +249,9 @@ class Delivery:
             events = [self._event(heard.topic, stream, event) for event in controller.take_events()]
             for listener in heard.all:
                 listener.on_events(events)
-        if controller.is_waiting or stream.due_ns is not None:
+        if stream.recovery.asks and self._late_join is not None:
+            self._late_join.ask(stream)
+        if controller.is_waiting or stream.due_ns is not None or stream.recovery.is_on:
             self._streams.set_due(stream)
             self._arm()
 

@@ -20,6 +20,7 @@ from dro.loop import Loop
 from dro.proto.delivery.batching import ImplicitBatch
 from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fragments, message_limit
 from dro.proto.delivery.tsni import TsniSchedule
+from dro.proto.stream.retention import Retention
 from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.fragment.own_source import FragmentSource
@@ -58,6 +59,7 @@ class MessageSource:
         writer: SessionWriter,
         options: UmOptions,
         on_event: Callable[[SourceEvent], object] | None,
+        retention: Retention | None = None,
     ) -> None:
         self.topic = topic
         self.fragments = source
@@ -66,6 +68,8 @@ class MessageSource:
         self.is_closed = False
         self.messages_sent = 0
         self.on_event = on_event
+        self.retention = retention
+        """What receivers can have again, of a source that offers late join."""
         self._owner = owner
         self._loop = owner.loop
         self._index = source.topic_index
@@ -116,6 +120,8 @@ class MessageSource:
             self._gather(pieces, marks, now_ns)
         else:
             writer.send(pieces, now_ns, flush=flush)
+        if self.retention is not None:
+            self.retention.add(first, [piece.message for piece in pieces], now_ns)
         self._tsni.on_data(now_ns)
         if self._timer is None:
             self._arm()
@@ -201,6 +207,12 @@ class MessageSource:
         except Exception:  # the application's code: the loop goes on whatever it does
             log.exception(LogEvent.SOURCE_EVENT_CALLBACK, extra={"topic": self.topic})
 
+    def send_tsni(self) -> bool:
+        """Tell receivers the newest sqn, of a source that has sent nothing the one before its first; False when data
+        waits, or the session is blocked."""
+        is_idle = self.writer.is_idle and (self._group is None or self._group.is_empty)
+        return is_idle and self.fragments.send_tsni((self._next_sqn - 1) & MASK, self._loop.now_ns())
+
     def _arm(self) -> None:
         deadline = self._tsni.next_deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
@@ -211,8 +223,7 @@ class MessageSource:
             return
         deadline = self._tsni.next_deadline()
         if deadline is not None and deadline <= now_ns:
-            is_idle = self.writer.is_idle and (self._group is None or self._group.is_empty)
-            if is_idle and self.fragments.send_tsni((self._next_sqn - 1) & MASK, now_ns):
+            if self.send_tsni():
                 self._tsni.on_timer(now_ns)
             else:
                 self._timer = self._loop.call_at(now_ns + TSNI_RETRY_NS, self._on_timer)

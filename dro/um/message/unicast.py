@@ -54,6 +54,7 @@ QUEUED_MAX_BYTES: Final = 1 << 26
 """Of all ways."""
 WAITING_MAX: Final = 256
 ROUTE_WAIT_NS: Final = s(3)
+_CONTROL_BYTES: Final = 128
 PIECE_BYTES: Final = 1 << 14
 PACE_BYTES: Final = 5_000_000
 _ROUTE_CHECK_NS: Final = ms(50)
@@ -265,7 +266,7 @@ class UnicastMessages:
 
     def send_control(self, to: ContextAddress, *blocks: AnyBlock, on_failed: OnFailed = ignore_failure) -> None:
         """Send a control message; nothing is sent, or told, when the context is closed."""
-        self._start(to, lambda own: [self._writer.control(blocks, to, own)], 0, on_failed, None)
+        self._start(to, lambda own: [self._writer.control(blocks, to, own)], _CONTROL_BYTES, on_failed, None)
 
     def send_again(
         self, to: ContextAddress, sent: bytes, request_index: int, on_failed: OnFailed = ignore_failure

@@ -116,8 +116,8 @@ def test_um_options_that_nothing_asks_for_are_told_by_name() -> None:
     assert limits("", attributes(*used, at_default, foreign)) == [(here, False)]
     shared = (("source", "implicit_batching_minimum_length", "8000"), ("receiver", "ordered_delivery", "0"))
     assert limits("", attributes(*shared)) == []
-    idle = (("source", "late_join", "1"), ("context", "mim_ordered_delivery", "0"))
-    told = "2 UM options without effect yet: context mim_ordered_delivery (u.xml:3), source late_join (u.xml:3)"
+    idle = (("source", "late_join", "1"), ("context", "compression", "lz4"))
+    told = "1 UM options without effect yet: context compression (u.xml:3: TCP is not compressed)"
     assert limits("", attributes(*used, *idle)) == [(f"u.xml:3: <portals>: {told}", False)]
 
 

@@ -43,7 +43,7 @@ def test_what_is_said_of_options_happens(fate: Fate) -> None:
         value = other_value(option.rule, option.default)
         if fate_of((scope, name)) is not fate or value is None:
             continue
-        if name in ("use_late_join", "use_otr", "use_hotlink"):
+        if name in ("use_hotlink",):
             continue  # the other value asks for what happens all the same: nothing is said of it
         set_ = parse_um_text(f"{scope} {name} {value}", lambda _: None, file="a.cfg")
         yet, outside = without_effect(set_, in_portals=True)

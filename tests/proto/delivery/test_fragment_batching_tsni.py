@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dro.clock import ms, s
 from dro.proto.delivery.batching import ImplicitBatch
+from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.fragment import fragments, message_limit, split
-from dro.proto.delivery.order import DeliveryConfig, DeliveryController
+from dro.proto.delivery.order import DeliveryController
 from dro.proto.delivery.reassembly import Delivered
 from dro.proto.delivery.tsni import TsniSchedule
 

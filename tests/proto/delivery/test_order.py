@@ -9,12 +9,12 @@ import pytest
 from dro.clock import ms
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import DeliveryOptions
+from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.order import (
     ARRIVAL,
     ARRIVAL_FRAGMENTS,
     GAPS_MAX,
     IN_ORDER,
-    DeliveryConfig,
     DeliveryController,
     DeliveryEvent,
     LossBurst,

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dro.clock import ms
+from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.fragment import fragments
 from dro.proto.delivery.order import (
     ARRIVAL,
     ARRIVAL_FRAGMENTS,
     IN_ORDER,
-    DeliveryConfig,
     DeliveryController,
     DeliveryEvent,
     LossBurst,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dro.proto.delivery.order import DeliveryConfig
+from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.reassembly import Delivered
 from dro.proto.stream.stream import Carrier, SessionBegan, SessionEnded, SourceChange
 from dro.wire import otid as otid_codec

@@ -7,7 +7,8 @@ import weakref
 import pytest
 
 from dro.clock import NS_PER_S, ms, s
-from dro.proto.delivery.order import DeliveryConfig, DeliveryEvent, Lost
+from dro.proto.delivery.config import DeliveryConfig
+from dro.proto.delivery.order import DeliveryEvent, Lost
 from dro.proto.delivery.reassembly import Delivered
 from dro.proto.stream.stream import PARK_NS, Carrier, SessionBegan, SessionEnded, SourceChange, StreamEvent
 from dro.state import restore, snapshot

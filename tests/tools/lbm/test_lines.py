@@ -12,6 +12,7 @@ def test_data_lines_keep_topic_source_sqn_length() -> None:
     assert lines.data_line("a.b", SOURCE, 7, 25, 0) == f"[a.b][{SOURCE}][7], 25 bytes\n"
     assert lines.data_line("a.b", SOURCE, 7, 25, 0x1) == f"[a.b][{SOURCE}][7], 25 bytes\n"
     assert lines.data_line("a.b", SOURCE, 7, 25, 0x9) == f"[a.b][{SOURCE}][7]-RX-, 25 bytes\n"
+    assert lines.data_line("a.b", SOURCE, 7, 25, 0x2000) == f"[a.b][{SOURCE}][7]-OTR-, 25 bytes\n"
 
 
 def test_other_events() -> None:

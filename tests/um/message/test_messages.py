@@ -174,8 +174,8 @@ def test_a_feature_that_is_not_there_is_told(tcp_config: Config, caplog: pytest.
     with BlockingContext(tcp_config) as a:
         a.source("t")
         assert "without effect" not in caplog.text
-        a.source("t", late_join=1)
-        a.source("u", late_join=1)
+        a.source("t", ume_store_activity_timeout=1)
+        a.source("u", ume_store_activity_timeout=1)
     assert caplog.text.count("without effect") == 1
 
 

@@ -12,7 +12,7 @@ from dro.config.um.options import UmOptions
 from dro.config.um.sets import BatchingOptions
 from dro.log.events import LogEvent
 from dro.loop import Loop
-from dro.proto.delivery.order import DeliveryConfig
+from dro.proto.delivery.config import DeliveryConfig
 from dro.transport.session import SenderTransport
 from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.context import MessageContext
