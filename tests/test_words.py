@@ -10,8 +10,8 @@ from tests.test_layers import PACKAGES, ROOT
 
 KNOWN: Final = {
     "AdvertisingOptions", "Data", "Hello", "LossBurst", "Nak", "Ncf", "NoSource", "PacketType", "QueryOptions",
-    "Record", "SessionMessage", "Stream", "UmeStoreGroup", "Wakeup", "_Asked", "_Client", "_Closing", "_Connection",
-    "_Entry", "_Group", "_List", "_Options", "_Page", "_Partial", "_Pattern", "_Queue", "_Reader",
+    "Record", "SessionMessage", "Stream", "UmeStoreGroup", "Wakeup", "_Asked", "_Client", "_Connection",
+    "_Entry", "_Group", "_List", "_Options", "_Page", "_Partial", "_Pattern", "_Reader",
     "_Receiving", "_Run", "_Series", "_Table", "_Waiting",
 }  # fmt: skip
 """Names of packets and records that two protocols have, what two layers have of one fact, and private ones."""

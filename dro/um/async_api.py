@@ -18,17 +18,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from typing import Final, Self, TypeVar
 
 from dro.devices.follower import DeviceFollower
+from dro.um.async_waits import TaskClosing, TaskQueue, TaskWaiters, settle
 from dro.um.failover_sources import HFSource
 from dro.um.handles import (
     ANSWER_TIMEOUT_S,
-    DRAIN_CHECK_S,
-    DRAIN_TIMEOUT_S,
     NO_RESPONSE,
     QUEUE_MAX,
     ContextHandle,
@@ -58,83 +56,7 @@ SENDS_PER_TURN: Final = 32
 T = TypeVar("T")
 
 
-class _Waiters:
-    """Coroutines that wait for something to change."""
-
-    def __init__(self) -> None:
-        self._futures: list[asyncio.Future[None]] = []
-
-    def wake(self) -> None:
-        futures, self._futures = self._futures, []
-        for future in futures:
-            if not future.done():
-                future.set_result(None)
-
-    async def wait(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
-        await future
-
-
-class _Queue(CallbackListener):
-    """Events for `async for`; more than `limit` of them pause the loop until half of them are taken."""
-
-    def __init__(self, loop: AsyncLoop, limit: int, on_source: OnSource | None) -> None:
-        super().__init__(None, None, on_source)
-        self._loop = loop
-        self._limit = limit
-        self.events: deque[Event] = deque()
-        self.waiters = _Waiters()
-        self.is_ended = False
-
-    def on_events(self, events: list[Event]) -> None:
-        if self.is_ended:
-            return
-        self.events.extend(events)
-        self.waiters.wake()
-        if len(self.events) > self._limit:
-            self._loop.pause(self)
-
-    async def get(self) -> Event | None:
-        """The next event; None after the end."""
-        while not self.events:
-            if self.is_ended:
-                return None
-            await self.waiters.wait()
-        event = self.events.popleft()
-        if self._loop.is_paused and len(self.events) <= self._limit // 2:
-            self._loop.resume(self)
-        return event
-
-    def close(self) -> None:
-        super().close()
-        self.is_ended = True
-        self.events.clear()
-        self._loop.resume(self)
-        self.waiters.wake()
-
-
-class _Closing:
-    """Is closed at the end of `async with`."""
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-async def _settle(is_done: Callable[[], bool]) -> None:
-    time = asyncio.get_running_loop().time
-    deadline = time() + DRAIN_TIMEOUT_S
-    while not is_done() and time() < deadline:
-        await asyncio.sleep(DRAIN_CHECK_S)
-
-
-class PendingRequest(RequestHandle[nullcontext[None], _Waiters], _Closing):
+class PendingRequest(RequestHandle[nullcontext[None], TaskWaiters], TaskClosing):
     """An open request, until it is closed. Responses are lost when nobody asks again: set a time limit."""
 
     async def get(self) -> ResponseMsg:
@@ -160,11 +82,11 @@ class PendingRequest(RequestHandle[nullcontext[None], _Waiters], _Closing):
 
 
 def _new_request(on_response: OnResponse | None) -> PendingRequest:
-    waiters = _Waiters()
+    waiters = TaskWaiters()
     return PendingRequest(nullcontext(), waiters, waiters.wake, on_response)
 
 
-class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
+class Source(SourceHandle[nullcontext[None], TaskWaiters], TaskClosing):
     """One source. Made by `Context.source`."""
 
     _unyielded = 0
@@ -217,7 +139,7 @@ class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
                 if not block:
                     core.tell_wakeup()
                     raise
-                waiters = _Waiters()
+                waiters = TaskWaiters()
                 core.writer.call_when_ready(waiters.wake)
                 await waiters.wait()
 
@@ -234,11 +156,11 @@ class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
         """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option)."""
         core = self._core
         core.flush()
-        await _settle(lambda: core.is_closed or core.writer.is_idle)
+        await settle(lambda: core.is_closed or core.writer.is_idle)
         core.close(final=final)
 
 
-class _Receiving(ReceiverHandle[R, nullcontext[None], _Waiters, _Queue], _Closing):
+class _Receiving(ReceiverHandle[R, nullcontext[None], TaskWaiters, TaskQueue], TaskClosing):
     """What plain and wildcard receivers share."""
 
     async def get(self) -> Event:
@@ -334,7 +256,7 @@ class Context(ContextHandle):
         self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
     ) -> Source:
         """A source; `options` are source options by name. Raises: ResourceError, ConfigError, UsageError."""
-        waiters = _Waiters()
+        waiters = TaskWaiters()
         core = self.core.source(topic, object_options("source", options), telling(waiters.wake, on_event))
         return Source(core, nullcontext(), waiters)
 
@@ -342,7 +264,7 @@ class Context(ContextHandle):
         self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
     ) -> HFSource:
         """A source for hot failover, whose messages have numbers. Raises: as `source`."""
-        waiters = _Waiters()
+        waiters = TaskWaiters()
         chosen = object_options("source", options)
         core = self.core.source(topic, chosen, telling(waiters.wake, on_event), hot_failover=True)
         return HFSource(Source(core, nullcontext(), waiters))
@@ -362,9 +284,9 @@ class Context(ContextHandle):
         `on_messages` takes messages that came in a row at once, which is faster. Raises: ConfigError, UsageError.
         """
         core, loop = self._opened()
-        waiters = _Waiters()
+        waiters = TaskWaiters()
         on_change = telling(waiters.wake, on_source)
-        queue = _Queue(loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        queue = TaskQueue(loop, queue_max, on_change) if on_event is None and on_messages is None else None
         listener = queue or CallbackListener(on_event, on_messages, on_change)
         receiver = core.receiver(topic, listener, object_options("receiver", options))
         return Receiver(receiver, nullcontext(), waiters, queue)
@@ -380,9 +302,9 @@ class Context(ContextHandle):
     ) -> Receiver:
         """A receiver that joins the sources of hot failover: each number once. As `receiver`, without batches."""
         core, loop = self._opened()
-        waiters = _Waiters()
+        waiters = TaskWaiters()
         on_change = telling(waiters.wake, on_source)
-        queue = _Queue(loop, queue_max, on_change) if on_event is None else None
+        queue = TaskQueue(loop, queue_max, on_change) if on_event is None else None
         listener = queue or CallbackListener(on_event, None, on_change)
         receiver = core.receiver(topic, listener, object_options("receiver", options), hot_failover=True)
         return Receiver(receiver, nullcontext(), waiters, queue)
@@ -404,9 +326,9 @@ class Context(ContextHandle):
         Raises: PatternError, ConfigError, UsageError.
         """
         core, loop = self._opened()
-        waiters = _Waiters()
+        waiters = TaskWaiters()
         on_change = telling(waiters.wake, on_source)
-        queue = _Queue(loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        queue = TaskQueue(loop, queue_max, on_change) if on_event is None and on_messages is None else None
         listener = queue or CallbackListener(on_event, on_messages, on_change)
         chosen = object_options("wildcard_receiver", options)
         wildcard = core.wildcard(pattern, listener, chosen, telling(waiters.wake, on_created), on_deleted)
@@ -493,10 +415,10 @@ class Context(ContextHandle):
         if core is None:
             return
         if error is None:
-            await _settle(lambda: core.is_drained)
+            await settle(lambda: core.is_drained)
             if self._linger:
                 await asyncio.sleep(self._linger)
         core.close_children()
         if error is None:
-            await _settle(lambda: core.has_ended)
+            await settle(lambda: core.has_ended)
         await self.close()

@@ -16,18 +16,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Self, TypeVar
 
 from dro.devices.follower import DeviceFollower
 from dro.errors import ResourceError
+from dro.um.blocking_waits import ThreadChanges, ThreadClosing, ThreadQueue, settle
 from dro.um.failover_sources import BlockingHFSource
 from dro.um.handles import (
     ANSWER_TIMEOUT_S,
-    DRAIN_CHECK_S,
-    DRAIN_TIMEOUT_S,
     NO_RESPONSE,
     QUEUE_MAX,
     ContextHandle,
@@ -61,104 +59,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-class _Changes:
-    """Threads that wait for something to change; `tell` is called with the loop's lock held."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._count = 0
-
-    def tell(self) -> None:
-        with self._condition:
-            self._count += 1
-            self._condition.notify_all()
-
-    def wait_until(self, is_true: Callable[[], bool], timeout: float | None, what: str) -> None:
-        """Wait until it is true. Raises: TimeoutError."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            with self._condition:
-                seen = self._count
-            if is_true():  # takes the loop's lock, so not under the condition's
-                return
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(what)
-            self._wait_past(seen, left)
-
-    def _wait_past(self, seen: int, timeout: float | None) -> None:
-        with self._condition:
-            self._condition.wait_for(lambda: self._count != seen, timeout)
-
-
-class _Queue(CallbackListener):
-    """Events for other threads; more than `limit` of them pause the loop until half of them are taken."""
-
-    def __init__(self, loop: ThreadLoop, limit: int, on_source: OnSource | None) -> None:
-        super().__init__(None, None, on_source)
-        self._loop = loop
-        self._limit = limit
-        self._events: deque[Event] = deque()
-        self._condition = threading.Condition()
-        self._is_ended = False
-
-    def on_events(self, events: list[Event]) -> None:
-        with self._condition:
-            if self._is_ended:
-                return
-            self._events.extend(events)
-            self._condition.notify()
-            if len(self._events) > self._limit:
-                self._loop.pause(self)  # under the condition, so that who takes the events sees it
-
-    def get(self, timeout: float | None) -> Event | None:
-        """The next event; None after the end. Raises: TimeoutError."""
-        with self._condition:
-            if not self._events:
-                self._loop.check_may_wait()
-            if not self._condition.wait_for(lambda: self._events or self._is_ended, timeout):
-                raise TimeoutError("no event")
-            if self._is_ended:
-                return None
-            event = self._events.popleft()
-            is_low = len(self._events) <= self._limit // 2
-        if is_low and self._loop.is_paused:
-            with self._loop:
-                self._loop.resume(self)
-        return event
-
-    def close(self) -> None:
-        super().close()
-        self._loop.resume(self)
-        with self._condition:
-            self._is_ended = True
-            self._events.clear()
-            self._condition.notify_all()
-
-
-class _Closing:
-    """Is closed at the end of `with`."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _settle(lock: ThreadLoop, is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DRAIN_TIMEOUT_S
-    while time.monotonic() < deadline:
-        with lock:
-            if is_done():
-                return
-        time.sleep(DRAIN_CHECK_S)
-
-
-class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
+class BlockingSource(SourceHandle[ThreadLoop, ThreadChanges], ThreadClosing):
     """One source. Made by `BlockingContext.source`."""
 
     def send(
@@ -237,12 +138,12 @@ class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
         core, loop = self._core, self._lock
         self.flush()
         if not loop.is_own_thread:
-            _settle(loop, lambda: core.is_closed or core.writer.is_idle)
+            settle(loop, lambda: core.is_closed or core.writer.is_idle)
         with loop:
             core.close(final=final)
 
 
-class BlockingRequest(RequestHandle[ThreadLoop, _Changes], _Closing):
+class BlockingRequest(RequestHandle[ThreadLoop, ThreadChanges], ThreadClosing):
     """An open request, until it is closed. Responses are lost when nobody asks again: set a time limit."""
 
     def get(self, timeout: float | None = None) -> ResponseMsg:
@@ -265,7 +166,7 @@ class BlockingRequest(RequestHandle[ThreadLoop, _Changes], _Closing):
         self._end()
 
 
-class _Receiving(ReceiverHandle[R, ThreadLoop, _Changes, _Queue], _Closing):
+class _Receiving(ReceiverHandle[R, ThreadLoop, ThreadChanges, ThreadQueue], ThreadClosing):
     """What plain and wildcard receivers share."""
 
     def get(self, timeout: float | None = None) -> Event:
@@ -324,7 +225,7 @@ def _requested(
     loop: ThreadLoop, send: Callable[[OnResponse, OnRequestFailed], OpenRequest], on_response: OnResponse | None
 ) -> BlockingRequest:
     """Send a request; `send` is given who takes its responses, and its failure."""
-    changes = _Changes()
+    changes = ThreadChanges()
     request = BlockingRequest(loop, changes, changes.tell, on_response)
     request.begin(send(request.take, request.fail))
     return request
@@ -366,7 +267,7 @@ class BlockingContext(ContextHandle):
         self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
     ) -> BlockingSource:
         """A source; `options` are source options by name. Raises: ResourceError, ConfigError, UsageError."""
-        changes = _Changes()
+        changes = ThreadChanges()
         chosen = object_options("source", options)
         with self._loop:
             core = self._core.source(topic, chosen, telling(changes.tell, on_event))
@@ -376,7 +277,7 @@ class BlockingContext(ContextHandle):
         self, topic: str, *, on_event: Callable[[SourceEvent], object] | None = None, **options: OptionValue
     ) -> BlockingHFSource:
         """A source for hot failover, whose messages have numbers. Raises: as `source`."""
-        changes = _Changes()
+        changes = ThreadChanges()
         chosen = object_options("source", options)
         with self._loop:
             core = self._core.source(topic, chosen, telling(changes.tell, on_event), hot_failover=True)
@@ -396,9 +297,9 @@ class BlockingContext(ContextHandle):
 
         `on_messages` takes messages that came in a row at once, which is faster. Raises: ConfigError, UsageError.
         """
-        changes = _Changes()
+        changes = ThreadChanges()
         on_change = telling(changes.tell, on_source)
-        queue = _Queue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        queue = ThreadQueue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
         listener = queue or CallbackListener(on_event, on_messages, on_change)
         chosen = object_options("receiver", options)
         with self._loop:
@@ -414,9 +315,9 @@ class BlockingContext(ContextHandle):
         **options: OptionValue,
     ) -> BlockingReceiver:
         """A receiver that joins the sources of hot failover: each number once. As `receiver`, without batches."""
-        changes = _Changes()
+        changes = ThreadChanges()
         on_change = telling(changes.tell, on_source)
-        queue = _Queue(self._loop, queue_max, on_change) if on_event is None else None
+        queue = ThreadQueue(self._loop, queue_max, on_change) if on_event is None else None
         listener = queue or CallbackListener(on_event, None, on_change)
         chosen = object_options("receiver", options)
         with self._loop:
@@ -439,9 +340,9 @@ class BlockingContext(ContextHandle):
 
         Raises: PatternError, ConfigError, UsageError.
         """
-        changes = _Changes()
+        changes = ThreadChanges()
         on_change = telling(changes.tell, on_source)
-        queue = _Queue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
+        queue = ThreadQueue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
         listener = queue or CallbackListener(on_event, on_messages, on_change)
         chosen = object_options("wildcard_receiver", options)
         with self._loop:
@@ -540,11 +441,11 @@ class BlockingContext(ContextHandle):
         if self._is_closed:
             return
         if error is None:
-            _settle(self._loop, lambda: self._core.is_drained)
+            settle(self._loop, lambda: self._core.is_drained)
             if self._linger:
                 time.sleep(self._linger)
         with self._loop:
             self._core.close_children()
         if error is None:
-            _settle(self._loop, lambda: self._core.has_ended)
+            settle(self._loop, lambda: self._core.has_ended)
         self.close()

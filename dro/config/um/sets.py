@@ -354,18 +354,6 @@ class ImmediateOptions(OptionSet):
 
 
 @dataclass(frozen=True, slots=True)
-class ImmediateDeliveryOptions(OptionSet):
-    """Multicast immediate messages in the order of their sender; of applications."""
-
-    ordered_delivery: int = option(CTX, "mim_ordered_delivery")  # 0: as they come
-    window_size: int = option(CTX, "mim_sqn_window_size")
-    generation_ns: int = option(CTX, "mim_nak_generation_interval")
-    loss_check_ns: int = option(CTX, "mim_delivery_control_loss_check_interval")  # 0: the next one
-    check_ns: int = option(CTX, "mim_delivery_control_activity_check_interval")
-    idle_ns: int = option(CTX, "mim_delivery_control_activity_timeout")
-
-
-@dataclass(frozen=True, slots=True)
 class TcpSourceOptions(OptionSet):
     """TCP sessions, sending side."""
 
@@ -462,29 +450,6 @@ class DeliveryOptions(OptionSet):
     dro_loss_recovery_timeout_ns: int = option(RCV, "transport_tcp_dro_loss_recovery_timeout")
     ipc_dro_loss_recovery_timeout_ns: int = option(RCV, "transport_lbtipc_dro_loss_recovery_timeout")
     use_hotlink: bool = option(RCV, "use_hotlink")
-
-
-@dataclass(frozen=True, slots=True)
-class FailoverOptions(OptionSet):
-    """Hot failover of a receiver."""
-
-    ordered_delivery: int = option(RCV, "ordered_delivery")
-    burst_limit: int = option(RCV, "delivery_control_maximum_burst_loss")
-    map_limit: int = option(CTX, "delivery_control_maximum_total_map_entries")
-    lbtrm_generation_ns: int = option(RCV, "transport_lbtrm_nak_generation_interval")
-    lbtru_generation_ns: int = option(RCV, "transport_lbtru_nak_generation_interval")
-    duplicate_delivery: bool = option(RCV, "hf_duplicate_delivery")
-    optional_messages: bool = option(RCV, "hf_optional_messages")
-    of_patterns: bool = option(WRCV, "hf_receiver")
-
-    @property
-    def wait_ns(self) -> int:
-        """For how long a missing number is waited for."""
-        return min(self.lbtrm_generation_ns, self.lbtru_generation_ns)
-
-    @property
-    def is_in_order(self) -> bool:
-        return self.ordered_delivery == 1
 
 
 @dataclass(frozen=True, slots=True)

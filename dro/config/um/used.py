@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from dro.config.um import recovery_options
+from dro.config.um import application_options
 from dro.config.um import sets as um_sets
 from dro.config.um.options import OptionKey, option_table
 from dro.config.um.sets import OptionSet
@@ -41,13 +41,13 @@ MONITORING: Final[tuple[OptionKey, ...]] = tuple(
 _OF_APPLICATIONS: tuple[type[OptionSet], ...] = (
     um_sets.BatchingOptions,
     um_sets.DeliveryOptions,
-    um_sets.FailoverOptions,
-    um_sets.ImmediateDeliveryOptions,
+    application_options.FailoverOptions,
+    application_options.ImmediateDeliveryOptions,
     um_sets.TsniReceiverOptions,
     um_sets.TsniSourceOptions,
-    recovery_options.LateJoinOptions,
-    recovery_options.OtrOptions,
-    recovery_options.RetentionOptions,
+    application_options.LateJoinOptions,
+    application_options.OtrOptions,
+    application_options.RetentionOptions,
 )
 
 
@@ -59,7 +59,7 @@ def transports() -> list[str]:
 
 def _sets() -> Iterator[type[OptionSet]]:
     """Yield the sets of `dro.config.um.sets`, and those in the module `options` of a kind of transport."""
-    modules = [um_sets, recovery_options]
+    modules = [um_sets, application_options]
     for folder in pkgutil.iter_modules(FOLDERS):
         name = f"dro.transport.{folder.name}"
         if folder.ispkg and find_spec(f"{name}.options"):

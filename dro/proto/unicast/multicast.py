@@ -22,8 +22,9 @@ from typing import Final, TypeAlias
 
 from dro.clock import ms
 from dro.errors import DecodeError
+from dro.proto.delivery.config import DeliveryConfig
 from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, fragments
-from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryConfig, DeliveryController, Lost
+from dro.proto.delivery.order import ARRIVAL, IN_ORDER, DeliveryController, Lost
 from dro.proto.delivery.reassembly import Delivered
 from dro.proto.unicast.messages import Immediate
 from dro.sqn import add

@@ -94,7 +94,6 @@ def arguments() -> argparse.ArgumentParser:
     add_not_yet(
         parser,
         (
-            NotYet(("-j", "--late-join"), "late join"),
             NotYet(("-f", "--failover"), "hot failover, see lbmhfsrc", takes_value=False),
             NotYet(("-i",), "first number of hot failover, see lbmhfsrc"),
             NotYet(("-t",), "file of numbers of hot failover, see lbmhfsrc"),

@@ -10,10 +10,11 @@ import logging
 import random
 from collections.abc import Callable
 
+from dro.config.um.application_options import FailoverOptions
 from dro.config.um.honoured import check, check_transport
 from dro.config.um.layers import CONTEXT, RECEIVER, SOURCE, WILDCARD_RECEIVER, Asked
 from dro.config.um.options import OptionKey, UmOptions
-from dro.config.um.sets import BatchingOptions, FailoverOptions
+from dro.config.um.sets import BatchingOptions
 from dro.errors import DecodeError, DroError, ResourceError
 from dro.loop import Loop
 from dro.transport.session import SenderTransport

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dro.config.um.application_options import FailoverOptions
 from dro.config.um.options import UmOptions
-from dro.config.um.sets import FailoverOptions
 from dro.errors import ConfigError
 from dro.loop import Loop
 from dro.proto.stream.failover import FailoverConfig, FailoverStream, Merged, NumbersLost, NumbersReset

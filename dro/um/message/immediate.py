@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dro.config.um.sets import ImmediateDeliveryOptions
+from dro.config.um.application_options import ImmediateDeliveryOptions
 from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger

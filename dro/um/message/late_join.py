@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dro.clock import ms
+from dro.config.um.application_options import LateJoinOptions, OtrOptions, RetentionOptions
 from dro.config.um.options import UmOptions
-from dro.config.um.recovery_options import LateJoinOptions, OtrOptions, RetentionOptions
 from dro.config.um.sets import DeliveryOptions, TsniReceiverOptions
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger

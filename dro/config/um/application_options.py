@@ -1,11 +1,11 @@
-"""Sets of UM options of late join and off-transport recovery; see `dro.config.um.sets`."""
+"""Sets of UM options that applications alone use: late join, recovery, hot failover; see `dro.config.um.sets`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dro.config.um.options import OptionKey, UmOptions
-from dro.config.um.sets import RCV, SRC, OptionSet, option
+from dro.config.um.sets import CTX, RCV, SRC, WRCV, OptionSet, option
 
 # what looks like a shared default is a field
 
@@ -53,3 +53,38 @@ class OtrOptions(OptionSet):
     timeout_ns: int = option(RCV, "otr_request_message_timeout")
     outstanding_max: int = option(RCV, "otr_request_outstanding_maximum")  # 0: no limit
     alert_cooldown_ns: int = option(RCV, "otr_request_log_alert_cooldown")
+
+
+@dataclass(frozen=True, slots=True)
+class ImmediateDeliveryOptions(OptionSet):
+    """Multicast immediate messages in the order of their sender; of applications."""
+
+    ordered_delivery: int = option(CTX, "mim_ordered_delivery")  # 0: as they come
+    window_size: int = option(CTX, "mim_sqn_window_size")
+    generation_ns: int = option(CTX, "mim_nak_generation_interval")
+    loss_check_ns: int = option(CTX, "mim_delivery_control_loss_check_interval")  # 0: the next one
+    check_ns: int = option(CTX, "mim_delivery_control_activity_check_interval")
+    idle_ns: int = option(CTX, "mim_delivery_control_activity_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverOptions(OptionSet):
+    """Hot failover of a receiver."""
+
+    ordered_delivery: int = option(RCV, "ordered_delivery")
+    burst_limit: int = option(RCV, "delivery_control_maximum_burst_loss")
+    map_limit: int = option(CTX, "delivery_control_maximum_total_map_entries")
+    lbtrm_generation_ns: int = option(RCV, "transport_lbtrm_nak_generation_interval")
+    lbtru_generation_ns: int = option(RCV, "transport_lbtru_nak_generation_interval")
+    duplicate_delivery: bool = option(RCV, "hf_duplicate_delivery")
+    optional_messages: bool = option(RCV, "hf_optional_messages")
+    of_patterns: bool = option(WRCV, "hf_receiver")
+
+    @property
+    def wait_ns(self) -> int:
+        """For how long a missing number is waited for."""
+        return min(self.lbtrm_generation_ns, self.lbtru_generation_ns)
+
+    @property
+    def is_in_order(self) -> bool:
+        return self.ordered_delivery == 1
