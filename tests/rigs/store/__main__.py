@@ -40,6 +40,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: is_ended.append(1))
     config = Config.load(asked.config)
     if asked.port:
+        config = config.with_("context", "request_tcp_reuseaddr", 1)
         for end in ("low", "high"):
             config = config.with_("context", f"request_tcp_port_{end}", asked.port)
     loop = Loop()
@@ -62,7 +63,9 @@ def main() -> int:
             asked.file.write_bytes(pickle.dumps(store.kept))
             print(f"kept {sum(map(len, store.kept.messages.values()))}", flush=True)
         case "source":
-            party = source = ScriptedSource(host, TOPIC, parse_target(asked.store), session_id=time.time_ns())
+            party = source = ScriptedSource(
+                host, TOPIC, parse_target(asked.store), session_id=time.time_ns(), wants_proxy=True
+            )
             host.start(party)
             until(lambda: source.is_ready)
             for number in range(asked.count):

@@ -8,7 +8,7 @@ from typing import Any
 
 from dro.config.um.options import UmOptions
 from dro.proto.context.sources import BoundSource
-from dro.proto.unicast.messages import ControlMessage
+from dro.proto.unicast.messages import ControlMessage, Retransmission
 from dro.timers import Timer
 from dro.transport.runs import KIND_CONTROL, RunTable
 from dro.transport.session import ReceiverTransport
@@ -95,7 +95,12 @@ class ContextHost:
 
         for kind in party.handlers:
             unicast.take_control(kind, on_control)  # type: ignore[type-var]  # the raw block is none of them
-        unicast.on_retransmission = party.on_again
+
+        def on_again(sent: Retransmission) -> bool:
+            party.came += 1
+            return party.on_again(sent)
+
+        unicast.on_retransmission = on_again
         hand_on = self.context.delivery.on_fragments
 
         def on_fragments(view: memoryview, parts: Sequence[tuple[ReceiverTransport, RunTable]], now_ns: int) -> None:
@@ -113,10 +118,14 @@ class ContextHost:
         party.step()
         self._timer = self._loop.call_later(STEP_NS, lambda: self._step(party))
 
-    def close(self) -> None:
-        """End as a program that is killed does: nobody is told, but that its sockets close."""
+    def pause(self) -> None:
+        """Do nothing more of its own."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def close(self) -> None:
+        """End as a program that is killed does: nobody is told, but that its sockets close."""
+        self.pause()
         for source in list(self.context._sources):
             source.close(final=False)
         self.context.close_children()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -91,23 +92,32 @@ class PersistenceParty:
         self.lose = 0
         """So many of the next control messages get lost."""
         self.sent = {"control": 0, "again": 0}
+        self.came = 0
+        self._sent_to: Counter[int] = Counter()  # by domain
         self.heard: dict[str, int] = {}
         """Control messages that came, by the name of their first block."""
         self.handlers: dict[type[AnyBlock], Callable[[Any, lbmc.Message, ContextAddress], object]] = {}
+
+    def sent_to(self, domain_id: int) -> int:
+        """Count the messages that were sent to contexts of a domain."""
+        return self._sent_to[domain_id]
 
     def tell(self, to: ContextAddress, *blocks: AnyBlock) -> None:
         if self.lose:
             self.lose -= 1
             return
         self.sent["control"] += 1
+        self._sent_to[to.domain_id] += 1
         self.host.send_control(to, *blocks)
 
     def tell_again(self, to: ContextAddress, message: lbmc.Message, request_index: int) -> None:
         self.sent["again"] += 1
+        self._sent_to[to.domain_id] += 1
         self.host.send_again(to, message, request_index)
 
     def on_control(self, block: AnyBlock, message: lbmc.Message) -> None:
         """Take a control message; without an address to answer to, or of another kind, it is left."""
+        self.came += 1
         way = message.get(Destination)
         handler = self.handlers.get(type(block))
         if way is None or not way.origin_port or not way.origin_ip or handler is None:
