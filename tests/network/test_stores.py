@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -11,6 +11,7 @@ import pytest
 from dro.metrics.slots import Slot
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
+from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmr.options import StoreContextInstance, Ume, UmeStore, UmeStoreGroup
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN
@@ -22,7 +23,8 @@ from tests.rigs.store.party import DIFFERS, IN_USE, NO_PATTERN, OF_RECEIVER, OTH
 
 TOPIC: Final = b"topic"
 BETWEEN: Final[Ports] = {"A": [1, 2], "B": [2, 3]}
-DROS: Final[Mapping[str, Ports]] = {"one DRO": {"A": [1, 2, 3]}, "links": CHAIN, "TRD between": BETWEEN}
+ONE: Final[Ports] = {"A": [1, 2, 3]}
+DROS: Final[Mapping[str, Mapping[str, Sequence[object]]]] = {"one DRO": ONE, "links": CHAIN, "TRD between": BETWEEN}
 _STORE_PORT: Final = 18  # within the range of its TRD
 
 
@@ -74,13 +76,14 @@ class Scene:
         host.start(receiver)
         return receiver
 
-    def send(self, source: ScriptedSource, count: int) -> None:
+    def send(self, source: ScriptedSource, count: int, size: int = 0) -> None:
+        """They are filled up to that size."""
         for _ in range(count):
-            source.send(b"%d" % self.numbers)
+            source.send((b"%d" % self.numbers).ljust(size, b"."))
             self.numbers += 1
 
     def has_all(self, receiver: ScriptedReceiver, first: int = 0) -> bool:
-        return receiver.got == [b"%d" % number for number in range(first, self.numbers)]
+        return [data.rstrip(b".") for data in receiver.got] == [b"%d" % n for n in range(first, self.numbers)]
 
     def kill(self, host: ContextHost) -> None:
         self.hosts.remove(host)
@@ -121,6 +124,33 @@ def test_messages_are_stable_and_each_comes_once(opened: Open, dros: str) -> Non
     number = stream.registration.reg_id
     scene.net.until(lambda: source.confirmed == {(number, sqn) for sqn in range(40)})
     assert scene.store.kept.receivers[number].acked == 39
+
+
+@pytest.mark.parametrize(("source_trd", "receiver_trd"), [(1, 3), (2, 1), (2, 2), (1, 1)])
+def test_the_store_may_be_in_the_same_domain(opened: Open, source_trd: int, receiver_trd: int) -> None:
+    scene = opened("links")
+    source = scene.ready_source(source_trd)
+    scene.send(source, 10)
+    scene.net.until(lambda: not source.unstable)
+    receiver = scene.receiver(receiver_trd)
+    scene.net.until(lambda: scene.has_all(receiver))
+    scene.send(source, 10)
+    scene.net.until(lambda: scene.has_all(receiver) and not source.unstable and len(source.confirmed) == 20)
+    assert receiver.recovered == 10
+
+
+@pytest.mark.parametrize("dros", DROS)
+def test_the_longest_messages_of_one_fragment_come_from_the_store(opened: Open, dros: str) -> None:
+    """A message that is sent again is longer, by what says where it goes."""
+    scene = opened(dros)
+    source = scene.ready_source()
+    longest = source.opened._source._largest - lbmc.HEADER.size  # type: ignore[attr-defined]  # of the context
+    scene.send(source, 10, longest)
+    scene.net.until(lambda: not source.unstable)
+    assert source.next_sqn == 10 == len(scene.store.kept.messages[source.registration.reg_id])
+    receiver = scene.receiver()
+    scene.net.until(lambda: scene.has_all(receiver))
+    assert (receiver.recovered, {len(data) for data in receiver.got}) == (10, {longest})
 
 
 @pytest.mark.parametrize("dros", DROS)
