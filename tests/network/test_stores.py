@@ -24,7 +24,7 @@ from tests.rigs.store.party import DIFFERS, IN_USE, NO_PATTERN, OF_RECEIVER, OTH
 TOPIC: Final = b"topic"
 BETWEEN: Final[Ports] = {"A": [1, 2], "B": [2, 3]}
 ONE: Final[Ports] = {"A": [1, 2, 3]}
-DROS: Final[Mapping[str, Mapping[str, Sequence[object]]]] = {"one DRO": ONE, "links": CHAIN, "TRD between": BETWEEN}
+DROS: Final[Mapping[str, Mapping[str, Sequence[object]]]] = {"one-DRO": ONE, "links": CHAIN, "TRD-between": BETWEEN}
 _STORE_PORT: Final = 18  # within the range of its TRD
 
 
@@ -101,7 +101,7 @@ Open = Callable[..., Scene]
 def opened(make: Make) -> Iterator[Open]:
     scenes: list[Scene] = []
 
-    def made(dros: str = "one DRO") -> Scene:
+    def made(dros: str = "one-DRO") -> Scene:
         scenes.append(Scene(make(DROS[dros])))
         return scenes[-1]
 
@@ -191,7 +191,7 @@ def test_a_proxy_source_of_the_store_leads_receivers_to_its_messages(opened: Ope
     assert len(receiver.streams) == 1
 
 
-@pytest.mark.parametrize("dros", ["one DRO", "links"])
+@pytest.mark.parametrize("dros", ["one-DRO", "links"])
 def test_a_store_goes_on_after_a_restart(opened: Open, dros: str) -> None:
     """What was sent meanwhile is sent to it again."""
     scene = opened(dros)
@@ -212,7 +212,7 @@ def test_a_store_goes_on_after_a_restart(opened: Open, dros: str) -> None:
     assert sorted(kept.messages[source.registration.reg_id]) == list(range(35))
 
 
-@pytest.mark.parametrize("dros", ["one DRO", "links"])
+@pytest.mark.parametrize("dros", ["one-DRO", "links"])
 def test_all_go_on_after_a_restart_of_a_dro(opened: Open, dros: str) -> None:
     scene = opened(dros)
     source, receiver = scene.ready_source(), scene.receiver()
@@ -330,7 +330,7 @@ def test_what_advertisements_say_of_stores_passes_as_it_is(opened: Open) -> None
     assert store.domain_id == 1
 
 
-@pytest.mark.parametrize("dros", ["one DRO", "links"])
+@pytest.mark.parametrize("dros", ["one-DRO", "links"])
 def test_each_message_of_persistence_is_counted_once_where_it_comes_in(opened: Open, dros: str) -> None:
     scene = opened(dros)
     source = scene.ready_source()
@@ -343,7 +343,7 @@ def test_each_message_of_persistence_is_counted_once_where_it_comes_in(opened: O
         host.pause()
     scene.net.run(200)
     of_trd = {1: scene.store, 2: source, 3: receiver}
-    owner = {1: "A", 2: "A", 3: "A"} if dros == "one DRO" else {1: "A", 2: "B", 3: "C"}
+    owner = {1: "A", 2: "A", 3: "A"} if dros == "one-DRO" else {1: "A", 2: "B", 3: "C"}
     for trd, party in of_trd.items():
         dro = scene.net.dros[owner[trd]]
         got = [dro.page(trd, slot) for slot in (Slot.UNICAST_CONTROL_RCVD, Slot.UNICAST_DATA_RCVD)]
