@@ -15,6 +15,7 @@ import supervisor.resolvers.umsrs
 import supervisor.start.command_line
 import supervisor.tools.ctl.main
 import supervisor.tools.top.main
+from dro.tools.immediate import lbmimsg, lbmireq, lbmreq, lbmresp, lbmtrreq
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
@@ -36,7 +37,9 @@ def parsers() -> Mapping[str, argparse.ArgumentParser]:
         analytics.report.arguments(),
         analytics.generate.arguments(),
     ]
-    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv, lbmmon, tnwgdmon, tnwgdcmd, umdump)]
+    made += [tool.arguments() for tool in (lbmsrc, lbmrcv, lbmwrcv)]
+    made += [tool.arguments() for tool in (lbmreq, lbmresp, lbmimsg, lbmireq, lbmtrreq)]
+    made += [tool.arguments() for tool in (lbmmon, tnwgdmon, tnwgdcmd, umdump)]
     for parser in made:
         for action in (action for one in with_commands(parser) for action in one._actions if is_not_yet(action)):
             action.help = argparse.SUPPRESS

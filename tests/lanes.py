@@ -52,7 +52,7 @@ _LISTED: Final = {
         um/fragment/test_refused_sockets.py um/fragment/test_request_port.py um/fragment/test_source_sessions.py
         um/fragment/test_service_links.py um/fragment/test_unicast_channel.py
         um/message/test_context_sockets.py um/message/test_messages_sockets.py
-        um/message/test_requests.py um/test_refused_sends.py
+        um/message/test_requests.py um/message/test_immediate.py um/test_refused_sends.py
         um/test_user_guide.py um/test_requests.py transport/test_kinds.py transport/test_lbtrm.py
         transport/test_lbtrm_edges.py
         transport/test_lbtrm_receiver.py transport/test_lbtrm_sender.py transport/test_mmsg.py
@@ -81,7 +81,7 @@ _LISTED: Final = {
         supervisor/tools/top/test_screen.py test_bench_traffic.py test_changed.py test_compiled_steps.py test_setup.py
         test_flaky.py test_mutation.py test_reached.py test_standard_streams.py tools/lbm/test_loss.py
         tools/lbm/test_programs.py tools/lbmmon/test_lbmmon.py tools/lbmmon/test_tnwgdcmd.py
-        tools/lbmmon/test_tnwgdmon.py tools/umdump transport/test_lbtipc_kills.py transport/test_tls.py
+        tools/lbmmon/test_tnwgdmon.py tools/immediate tools/umdump transport/test_lbtipc_kills.py transport/test_tls.py
         wire/lbmr/test_tshark.py
         wire/srs/test_srs_tshark.py
     """,

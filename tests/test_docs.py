@@ -17,6 +17,7 @@ import supervisor.tools.init.main
 import supervisor.tools.top.main
 from dro.config.change.reload_class import ReloadClass
 from dro.metrics.slots import DROP_SLOTS
+from dro.tools.immediate import lbmimsg, lbmireq, lbmreq, lbmresp, lbmtrreq
 from dro.tools.lbm import lbmrcv, lbmsrc, lbmwrcv
 from dro.tools.lbm.arguments import is_not_yet
 from dro.tools.lbmmon import lbmmon, tnwgdcmd, tnwgdmon
@@ -58,7 +59,7 @@ KNOWN_TO_ALL = set(
     )
 )
 PLACEHOLDERS = {"DIR", "EAST", "MSEC", "NORTH", "NUM", "SEC", "SOUTH", "WEST"}
-TOOLS = [lbmsrc, lbmrcv, lbmwrcv, lbmmon, tnwgdmon, tnwgdcmd, umdump]
+TOOLS = [lbmsrc, lbmrcv, lbmwrcv, lbmreq, lbmresp, lbmimsg, lbmireq, lbmtrreq, lbmmon, tnwgdmon, tnwgdcmd, umdump]
 
 
 def read(name: str) -> str:

@@ -76,6 +76,9 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "dro.bus": FLOOR,
     "dro.tools": FLOOR,
     "dro.tools.lbm": (*FLOOR, "dro.proto.*", "dro.config.um", "dro.tools", "dro.transport.*", "dro.um.*"),
+    "dro.tools.immediate": (
+        *FLOOR, "dro.config.um", "dro.tools", "dro.tools.lbm", "dro.um.*", "dro.wire.lbmr",
+    ),
     "dro.tools.lbmmon": (
         *FLOOR, "dro.lbmmon", "dro.config.um", "dro.tools", "dro.tools.lbm", "dro.transport", "dro.um.*",
     ),

@@ -318,6 +318,7 @@ class LogEvent(StrEnum):
     # multicast immediate messages
     IMMEDIATE_SENDERS = "immediate messages dropped: too many new senders", _WARNING, "from limit"
     IMMEDIATE_NO_SESSION = "no session for immediate messages", _WARNING, "error"
+    IMMEDIATE_NOT_SENT = "immediate message not sent", _WARNING, "target? reason"
     IMMEDIATE_NO_DOMAIN = (
         "immediate message dropped: it does not name its domain", _WARNING, "peer remedy", "Gwd-6361-133"
     )

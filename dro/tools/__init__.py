@@ -1,1 +1,1 @@
-"""Command-line tools for users of UM: `lbmsrc`, `lbmrcv`, `lbmwrcv`, `lbmmon`, `tnwgdmon`, `tnwgdcmd`, `umdump`."""
+"""Command-line tools for users of UM, in rooms by their subject; `docs/tools.md` describes them."""

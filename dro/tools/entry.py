@@ -17,6 +17,26 @@ def lbmwrcv() -> int:
     return _run("dro.tools.lbm.lbmwrcv")
 
 
+def lbmreq() -> int:
+    return _run("dro.tools.immediate.lbmreq")
+
+
+def lbmresp() -> int:
+    return _run("dro.tools.immediate.lbmresp")
+
+
+def lbmimsg() -> int:
+    return _run("dro.tools.immediate.lbmimsg")
+
+
+def lbmireq() -> int:
+    return _run("dro.tools.immediate.lbmireq")
+
+
+def lbmtrreq() -> int:
+    return _run("dro.tools.immediate.lbmtrreq")
+
+
 def lbmmon() -> int:
     return _run("dro.tools.lbmmon.lbmmon")
 

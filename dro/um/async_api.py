@@ -21,11 +21,11 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from dro.devices.follower import DeviceFollower
-from dro.errors import ResourceError
 from dro.um.handles import (
+    ANSWER_TIMEOUT_S,
     DRAIN_CHECK_S,
     DRAIN_TIMEOUT_S,
     NO_RESPONSE,
@@ -33,20 +33,27 @@ from dro.um.handles import (
     ContextHandle,
     R,
     ReceiverHandle,
+    RequestHandle,
     SourceHandle,
     telling,
 )
 from dro.um.hosts import AsyncLoop
 from dro.um.message.client_config import Config, OptionValue, object_options
 from dro.um.message.context import MessageContext
-from dro.um.message.events import Event, MessageBatch, SourceEvent, SqnRange, UsageError, WouldBlock
+from dro.um.message.events import Event, MessageBatch, ResponseMsg, SourceEvent, SqnRange, UsageError, WouldBlock
+from dro.um.message.immediate import log_failure
 from dro.um.message.receiver import CallbackListener, MessageReceiver, OnEvent, OnMessages, OnSource
+from dro.um.message.requests import OnResponse
 from dro.um.message.stats import Statistics, collect
+from dro.um.message.unicast import failure
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 
-__all__ = ["Config", "Context", "Receiver", "Source", "WildcardReceiver"]
+__all__ = ["Config", "Context", "PendingRequest", "Receiver", "Source", "WildcardReceiver"]
 
 SENDS_PER_TURN: Final = 32
+
+
+T = TypeVar("T")
 
 
 class _Waiters:
@@ -125,6 +132,36 @@ async def _settle(is_done: Callable[[], bool]) -> None:
         await asyncio.sleep(DRAIN_CHECK_S)
 
 
+class PendingRequest(RequestHandle[nullcontext[None], _Waiters], _Closing):
+    """An open request, until it is closed. Responses are lost when nobody asks again: set a time limit."""
+
+    async def get(self) -> ResponseMsg:
+        """The next response. Raises: ResourceError, `NoRoute` if the request could not be sent."""
+        while not self._has_news():
+            await self._changes.wait()
+        return self._take()
+
+    async def responses(self, timeout: float | None = None) -> AsyncIterator[ResponseMsg]:
+        """Give responses as they come, for so many seconds from now on. Raises: ResourceError as `get`."""
+        time = asyncio.get_running_loop().time
+        deadline = None if timeout is None else time() + timeout
+        while True:
+            try:
+                response = await asyncio.wait_for(self.get(), None if deadline is None else max(0, deadline - time()))
+            except TimeoutError:
+                return
+            yield response
+
+    async def close(self) -> None:
+        """End it: responses that come later are dropped."""
+        self._end()
+
+
+def _new_request(on_response: OnResponse | None) -> PendingRequest:
+    waiters = _Waiters()
+    return PendingRequest(nullcontext(), waiters, waiters.wake, on_response)
+
+
 class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
     """One source. Made by `Context.source`."""
 
@@ -135,6 +172,20 @@ class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
 
         `flush` False: it may wait for others to share a datagram with. Raises: WouldBlock, if not `block`; UsageError.
         """
+        return await self._until_taken(lambda: self._core.send(data, flush=flush), block)
+
+    async def request(self, data: bytes, *, on_response: OnResponse | None = None) -> PendingRequest:
+        """Send a request to the receivers of the topic; waits as `send`.
+
+        Without `on_response` the responses are taken from what is returned. Raises: as `send`; ResourceError without
+        a request port.
+        """
+        request = _new_request(on_response)
+        request.begin(await self._until_taken(lambda: self._core.request(data, request.take), True))
+        return request
+
+    async def _until_taken(self, send: Callable[[], T], block: bool) -> T:
+        """Send until the session takes it."""
         core = self._core
         self._unyielded += 1
         if self._unyielded >= SENDS_PER_TURN:  # a sender that is never refused must not keep the loop to itself
@@ -142,7 +193,7 @@ class Source(SourceHandle[nullcontext[None], _Waiters], _Closing):
             await asyncio.sleep(0)
         while True:
             try:
-                return core.send(data, flush=flush)
+                return send()
             except WouldBlock:
                 if not block:
                     core.tell_wakeup()
@@ -315,27 +366,63 @@ class Context(ContextHandle):
         wildcard = core.wildcard(pattern, listener, chosen, telling(waiters.wake, on_created), on_deleted)
         return WildcardReceiver(wildcard, nullcontext(), waiters, queue)
 
-    async def request(self, target: str, data: bytes, timeout_s: float = 5.0) -> bytes:
-        """Send a request without a topic to "TCP:ip:port" or "TCP:domain:ip:port" and wait for the first response.
+    async def uim(self, target: str, data: bytes, topic: str | None = None, *, block: bool = True) -> None:
+        """Send an immediate message to one context: "TCP:ip:port", "TCP:domain:ip:port" or "SOURCE:source string".
+
+        Waits until it has left, which does not say that it arrives; without `block` a failure is logged.
+        Raises: NoRoute, ResourceError when it cannot be sent; UsageError.
+        """
+        if not block:
+            self.core.uim(target, data, topic, on_failed=log_failure(target))
+            return
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_failed(why: str, remedy: str) -> None:
+            if not outcome.done():
+                outcome.set_exception(failure(f"message to {target}", why, remedy))
+
+        self.core.uim(
+            target, data, topic, on_sent=lambda: None if outcome.done() else outcome.set_result(None),
+            on_failed=on_failed,
+        )  # fmt: skip
+        await outcome
+
+    async def uim_request(
+        self, target: str, data: bytes, topic: str | None = None, *, on_response: OnResponse | None = None
+    ) -> PendingRequest:
+        """Send a request to one context, as by `uim`. What it could not be sent for is told where responses are taken.
+
+        Raises: UsageError; ResourceError without a request port, or for a source that is not known here.
+        """
+        request = _new_request(on_response)
+        request.begin(self.core.uim_request(target, data, request.take, request.fail, topic))
+        return request
+
+    async def mim(self, data: bytes, topic: str | None = None) -> None:
+        """Send an immediate message to the contexts of all TRDs that hear them (`mim_incoming_address`).
+
+        Raises: WouldBlock while more waits for the rate limit of LBT-RM than may; UsageError, ResourceError.
+        """
+        self.core.mim(data, topic)
+
+    async def mim_request(
+        self, data: bytes, topic: str | None = None, *, on_response: OnResponse | None = None
+    ) -> PendingRequest:
+        """Send a request as by `mim`. Raises: as `mim`; ResourceError without a request port."""
+        request = _new_request(on_response)
+        request.begin(self.core.mim_request(data, request.take, topic))
+        return request
+
+    async def request(self, target: str, data: bytes, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+        """Send a request without a topic by `uim_request`, and return the first response.
 
         Raises: TimeoutError; ResourceError when it cannot be sent; UsageError.
         """
-        answer: asyncio.Future[bytes | ResourceError] = asyncio.get_running_loop().create_future()
-
-        def take(come: bytes | ResourceError) -> None:
-            if not answer.done():
-                answer.set_result(come)
-
-        handle = self.core.request(target, data, take, take)
-        try:
-            came = await asyncio.wait_for(answer, timeout_s)
-        except TimeoutError:
-            raise TimeoutError(NO_RESPONSE.format(target, timeout_s)) from None
-        finally:
-            handle.close()
-        if isinstance(came, ResourceError):
-            raise came
-        return came
+        async with await self.uim_request(target, data) as request:
+            try:
+                return (await asyncio.wait_for(request.get(), timeout_s)).data
+            except TimeoutError:
+                raise TimeoutError(NO_RESPONSE.format(target, timeout_s)) from None
 
     def stats(self) -> Statistics:
         """Counters of the context and of its sessions, as of now."""

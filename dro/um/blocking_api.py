@@ -18,12 +18,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
-from typing import Self
+from queue import SimpleQueue
+from typing import Self, TypeVar
 
 from dro.devices.follower import DeviceFollower
 from dro.errors import ResourceError
 from dro.um.handles import (
+    ANSWER_TIMEOUT_S,
     DRAIN_CHECK_S,
     DRAIN_TIMEOUT_S,
     NO_RESPONSE,
@@ -31,18 +32,25 @@ from dro.um.handles import (
     ContextHandle,
     R,
     ReceiverHandle,
+    RequestHandle,
     SourceHandle,
     telling,
 )
 from dro.um.hosts import ThreadLoop
 from dro.um.message.client_config import Config, OptionValue, object_options
 from dro.um.message.context import MessageContext
-from dro.um.message.events import Event, MessageBatch, SourceEvent, SqnRange, WouldBlock
+from dro.um.message.events import Event, MessageBatch, ResponseMsg, SourceEvent, SqnRange, WouldBlock
+from dro.um.message.immediate import log_failure
 from dro.um.message.receiver import CallbackListener, MessageReceiver, OnEvent, OnMessages, OnSource
+from dro.um.message.requests import OnRequestFailed, OnResponse, OpenRequest
 from dro.um.message.stats import Statistics, collect
+from dro.um.message.unicast import failure
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 
-__all__ = ["BlockingContext", "BlockingReceiver", "BlockingSource", "BlockingWildcardReceiver"]
+__all__ = ["BlockingContext", "BlockingReceiver", "BlockingRequest", "BlockingSource", "BlockingWildcardReceiver"]
+
+
+T = TypeVar("T")
 
 
 class _Changes:
@@ -151,12 +159,30 @@ class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
         `flush` False: it may wait for others to share a datagram with. Raises: WouldBlock, if not `block`;
         TimeoutError; UsageError, also for a call from a callback that would have to wait.
         """
+        return self._until_taken(lambda: self._core.send(data, flush=flush), block, timeout)
+
+    def request(
+        self, data: bytes, *, on_response: OnResponse | None = None, timeout: float | None = None
+    ) -> BlockingRequest:
+        """Send a request to the receivers of the topic; waits as `send`.
+
+        Without `on_response` the responses are taken from what is returned. Raises: as `send`; ResourceError without
+        a request port.
+        """
+        return _requested(
+            self._lock,
+            lambda take, _: self._until_taken(lambda: self._core.request(data, take), True, timeout),
+            on_response,
+        )
+
+    def _until_taken(self, send: Callable[[], T], block: bool, timeout: float | None) -> T:
+        """Send until the session takes it."""
         core, loop = self._core, self._lock
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with loop:
                 try:
-                    return core.send(data, flush=flush)
+                    return send()
                 except WouldBlock:
                     if not block:
                         core.tell_wakeup()
@@ -186,6 +212,29 @@ class BlockingSource(SourceHandle[ThreadLoop, _Changes], _Closing):
             _settle(loop, lambda: core.is_closed or core.writer.is_idle)
         with loop:
             core.close(final=final)
+
+
+class BlockingRequest(RequestHandle[ThreadLoop, _Changes], _Closing):
+    """An open request, until it is closed. Responses are lost when nobody asks again: set a time limit."""
+
+    def get(self, timeout: float | None = None) -> ResponseMsg:
+        """The next response. Raises: TimeoutError; ResourceError, `NoRoute` if the request could not be sent."""
+        self._lock.check_may_wait()
+        self._changes.wait_until(self._has_news, timeout, "no response")
+        return self._take()
+
+    def responses(self, timeout: float | None = None) -> Iterator[ResponseMsg]:
+        """Give responses as they come, for so many seconds from now on. Raises: ResourceError as `get`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                yield self.get(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                return
+
+    def close(self) -> None:
+        """End it: responses that come later are dropped."""
+        self._end()
 
 
 class _Receiving(ReceiverHandle[R, ThreadLoop, _Changes, _Queue], _Closing):
@@ -241,6 +290,16 @@ class BlockingWildcardReceiver(_Receiving[PatternReceiver]):
         self._lock.check_may_wait()
         what = f"no {count} topics for {self.pattern!r}"
         self._changes.wait_until(lambda: len(self.topics) >= count, timeout, what)
+
+
+def _requested(
+    loop: ThreadLoop, send: Callable[[OnResponse, OnRequestFailed], OpenRequest], on_response: OnResponse | None
+) -> BlockingRequest:
+    """Send a request; `send` is given who takes its responses, and its failure."""
+    changes = _Changes()
+    request = BlockingRequest(loop, changes, changes.tell, on_response)
+    request.begin(send(request.take, request.fail))
+    return request
 
 
 class BlockingContext(ContextHandle):
@@ -332,25 +391,73 @@ class BlockingContext(ContextHandle):
             core = self._core.wildcard(pattern, listener, chosen, telling(changes.tell, on_created), on_deleted)
             return BlockingWildcardReceiver(core, self._loop, changes, queue)
 
-    def request(self, target: str, data: bytes, timeout_s: float = 5.0) -> bytes:
-        """Send a request without a topic to "TCP:ip:port" or "TCP:domain:ip:port" and wait for the first response.
+    def uim(self, target: str, data: bytes, topic: str | None = None, *, block: bool = True) -> None:
+        """Send an immediate message to one context: "TCP:ip:port", "TCP:domain:ip:port" or "SOURCE:source string".
+
+        Waits until it has left, which does not say that it arrives; without `block` a failure is logged.
+        Raises: NoRoute, ResourceError when it cannot be sent; UsageError, also for a call from a callback that waits.
+        """
+        if not block:
+            with self._loop:
+                self._core.uim(target, data, topic, on_failed=log_failure(target))
+            return
+        self._loop.check_may_wait()
+        outcome: SimpleQueue[ResourceError | None] = SimpleQueue()
+        with self._loop:
+            self._core.uim(
+                target,
+                data,
+                topic,
+                on_sent=lambda: outcome.put(None),
+                on_failed=lambda why, remedy: outcome.put(failure(f"message to {target}", why, remedy)),
+            )
+        if (error := outcome.get()) is not None:
+            raise error
+
+    def uim_request(
+        self, target: str, data: bytes, topic: str | None = None, *, on_response: OnResponse | None = None
+    ) -> BlockingRequest:
+        """Send a request to one context, as by `uim`. What it could not be sent for is told where responses are taken.
+
+        Raises: UsageError; ResourceError without a request port, or for a source that is not known here.
+        """
+        return _requested(
+            self._loop,
+            lambda take, fail: self._locked(lambda: self._core.uim_request(target, data, take, fail, topic)),
+            on_response,
+        )
+
+    def _locked(self, call: Callable[[], T]) -> T:
+        with self._loop:
+            return call()
+
+    def mim(self, data: bytes, topic: str | None = None) -> None:
+        """Send an immediate message to the contexts of all TRDs that hear them (`mim_incoming_address`).
+
+        Raises: WouldBlock while more waits for the rate limit of LBT-RM than may; UsageError, ResourceError.
+        """
+        with self._loop:
+            self._core.mim(data, topic)
+
+    def mim_request(
+        self, data: bytes, topic: str | None = None, *, on_response: OnResponse | None = None
+    ) -> BlockingRequest:
+        """Send a request as by `mim`. Raises: as `mim`; ResourceError without a request port."""
+        return _requested(
+            self._loop, lambda take, _: self._locked(lambda: self._core.mim_request(data, take, topic)), on_response
+        )
+
+    def request(self, target: str, data: bytes, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+        """Send a request without a topic by `uim_request`, and return the first response.
 
         Raises: TimeoutError; ResourceError when it cannot be sent; UsageError, also for a call from a callback.
         """
         self._loop.check_may_wait()
-        answers: SimpleQueue[bytes | ResourceError] = SimpleQueue()
-        with self._loop:
-            handle = self._core.request(target, data, answers.put, answers.put)
-        try:
-            answer = answers.get(timeout=timeout_s)
-        except Empty:
-            raise TimeoutError(NO_RESPONSE.format(target, timeout_s)) from None
-        finally:
-            with self._loop:
-                handle.close()
-        if isinstance(answer, ResourceError):
-            raise answer
-        return answer
+        with self.uim_request(target, data) as request:
+            try:
+                return request.get(timeout_s).data
+            except TimeoutError:
+                raise TimeoutError(NO_RESPONSE.format(target, timeout_s)) from None
 
     def stats(self) -> Statistics:
         """Counters of the context and of its sessions, as of now."""

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Final, Generic, ParamSpec, TypeVar
 
 from dro.um.message.context import MessageContext
-from dro.um.message.events import Event, UsageError
+from dro.um.message.events import Event, ResponseMsg, UsageError
+from dro.um.message.immediate import OnImmediateData
 from dro.um.message.receiver import MessageReceiver
-from dro.um.message.requests import UnicastRequest
+from dro.um.message.requests import OnResponse, OpenRequest, WaitingResponses
 from dro.um.message.source import MessageSource
 from dro.um.message.wildcard_receiver import PatternReceiver
 
@@ -21,6 +22,7 @@ QUEUE_MAX: Final = 50_000
 DRAIN_TIMEOUT_S: Final = 5.0
 DRAIN_CHECK_S: Final = 0.005
 NO_RESPONSE: Final = "request to {}: no response within {:g} s"
+ANSWER_TIMEOUT_S: Final = 5.0
 
 P = ParamSpec("P")
 L = TypeVar("L", bound=AbstractContextManager[object])
@@ -84,6 +86,40 @@ class ReceiverHandle(Generic[R, L, W, Q]):
         return event
 
 
+class RequestHandle(Generic[L, W]):
+    """An open request. Made by `request`, `uim_request` and `mim_request`.
+
+    Without a callback its responses wait here: iterate over `responses`, or ask with `get`.
+    """
+
+    def __init__(self, lock: L, changes: W, tell: Callable[[], object], on_response: OnResponse | None) -> None:
+        self._core: OpenRequest | None = None
+        self._lock = lock
+        self._changes = changes
+        self._waiting = WaitingResponses(tell)
+        self.take: OnResponse = on_response or self._waiting.put
+        """Takes the responses."""
+        self.fail = self._waiting.fail
+        """Told that it cannot be sent."""
+
+    def begin(self, core: OpenRequest) -> None:
+        """Note that it was sent."""
+        self._core = core
+
+    def _has_news(self) -> bool:
+        with self._lock:
+            return self._waiting.has_news
+
+    def _take(self) -> ResponseMsg:
+        with self._lock:
+            return self._waiting.take()
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._core is not None:
+                self._core.close()
+
+
 class ContextHandle(ABC):
     _name: str
 
@@ -107,10 +143,31 @@ class ContextHandle(ABC):
         return self.core.request_target
 
     @property
-    def on_request(self) -> Callable[[UnicastRequest], object] | None:
-        """Return what is called, where callbacks run, for each request without a topic; None: they are dropped."""
-        return self.core.on_request
+    def on_immediate(self) -> OnImmediateData | None:
+        """Return what is called, where callbacks run, for each immediate message without a topic; None: dropped.
 
-    @on_request.setter
-    def on_request(self, callback: Callable[[UnicastRequest], object] | None) -> None:
-        self.core.on_request = callback
+        It gets a `Data`, or a `RequestMsg` to respond to.
+        """
+        return self.core.immediate.on_immediate
+
+    @on_immediate.setter
+    def on_immediate(self, callback: OnImmediateData | None) -> None:
+        self.core.immediate.on_immediate = callback
+
+    @property
+    def on_immediate_topic(self) -> OnImmediateData | None:
+        """Return what is called for each immediate message with a topic that no receiver here has; None: dropped."""
+        return self.core.immediate.on_immediate_topic
+
+    @on_immediate_topic.setter
+    def on_immediate_topic(self, callback: OnImmediateData | None) -> None:
+        self.core.immediate.on_immediate_topic = callback
+
+    @property
+    def on_mim_loss(self) -> Callable[[str, int], object] | None:
+        """Return what is called with (source, sqn) for multicast immediate messages that are lost."""
+        return self.core.immediate.on_mim_loss
+
+    @on_mim_loss.setter
+    def on_mim_loss(self, callback: Callable[[str, int], object] | None) -> None:
+        self.core.immediate.on_mim_loss = callback

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from dro.config.dro_xml.model import UdpConfig
@@ -20,7 +19,7 @@ from dro.transport.sockets import ip_number, ip_text
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
 from dro.um.message.events import UsageError, WouldBlock
-from dro.um.message.requests import UnicastRequest
+from dro.um.message.immediate import OnImmediateData
 
 _UNLESS_SET: Final = (
     ("source", "transport_tcp_multiple_receiver_behavior", "source_paced"),
@@ -65,15 +64,13 @@ class UmPublisher:
     """A source of a UM context. Unless its options say otherwise, a receiver over TCP that does not read misses what is
     sent, and others wait for it no more than forwarding does."""
 
-    def __init__(
-        self, loop: Loop, options: UmOptions, topic: str, on_request: Callable[[UnicastRequest], object]
-    ) -> None:
+    def __init__(self, loop: Loop, options: UmOptions, topic: str, on_request: OnImmediateData) -> None:
         """Raises: ResourceError, ConfigError."""
         for scope, name, value in _UNLESS_SET:
             if not options.is_set(scope, name):
                 options = options.with_(scope, name, value)
         self.context = MessageContext(Config(options), loop, name=STATISTICS_CONTEXT)
-        self.context.on_request = on_request
+        self.context.on_immediate = on_request
         try:
             self._source = self.context.source(topic, DEFAULTS)
         except BaseException:

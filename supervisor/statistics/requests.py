@@ -19,7 +19,7 @@ from dro.lbmmon.binary import VERSION
 from dro.lbmmon.control import MAX_REQUEST, ControlRequest, MonitorCommand, decode_command, parse_request
 from dro.log.events import LogEvent
 from dro.metrics.slots import WorkerSlot as Slot
-from dro.um.message.requests import UnicastRequest
+from dro.um.message.events import Data, RequestMsg
 from supervisor.statistics.intervals import WORDS
 
 PER_S: Final = 20
@@ -48,15 +48,17 @@ class Requests:
         self._order = order
         self._second = self._count = 0
 
-    def answer(self, request: UnicastRequest, read: Callable[[bytes], Request]) -> None:
-        """Answer one that is read so, and do it."""
+    def answer(self, request: Data, read: Callable[[bytes], Request]) -> None:
+        """Answer one that is read so, and do it. What asks for no answer is ignored."""
+        if not isinstance(request, RequestMsg):
+            return
         second = self._now_ns() // NS_PER_S
         if second != self._second:
             self._second, self._count = second, 0
         self._count += 1
         if self._count > PER_S:
             self._page.add(Slot.REQUESTS_LIMITED, 1)
-            self._tell(LogEvent.STATISTICS_REQUESTS_LIMITED, extra={"from": request.sender, "limit": PER_S})
+            self._tell(LogEvent.STATISTICS_REQUESTS_LIMITED, extra={"from": request.source, "limit": PER_S})
             return
         shown = request.data[:SHOWN].decode("ascii", "backslashreplace").rstrip("\0")
         try:
@@ -66,17 +68,17 @@ class Requests:
             event = LogEvent.STATISTICS_REQUEST_REFUSED
             if len(request.data) > MAX_REQUEST:
                 event = LogEvent.STATISTICS_REQUEST_TOO_LONG
-            self._tell(event, extra={"request": shown, "from": request.sender, "reason": e.why})
-            request.respond(f"ERROR {e.why}".encode())
+            self._tell(event, extra={"request": shown, "from": request.source, "reason": e.why})
+            request.response.send(f"ERROR {e.why}".encode())
             return
         self._page.add(Slot.REQUESTS_ANSWERED, 1)
         if isinstance(wanted, MonitorCommand):
             shown = " ".join(filter(None, (wanted.command, wanted.data, wanted.node_type, wanted.application)))
-        self._log.info(LogEvent.STATISTICS_ORDER, extra={"request": shown, "from": request.sender})
+        self._log.info(LogEvent.STATISTICS_ORDER, extra={"request": shown, "from": request.source})
         if isinstance(wanted, ControlRequest) and wanted.verb == "version":
-            request.respond(f"OK {VERSION}".encode())
+            request.response.send(f"OK {VERSION}".encode())
             return
-        request.respond(b"OK")
+        request.response.send(b"OK")
         self._order(wanted)
 
 

@@ -17,7 +17,7 @@ from dro.metrics.slots import WorkerSlot as Slot
 from supervisor.samples.watch import DroObserver, first_status
 
 if TYPE_CHECKING:
-    from dro.um.message.requests import UnicastRequest
+    from dro.um.message.events import Data
     from supervisor.statistics.publisher import Publisher
     from supervisor.statistics.sampling import Outgoing
 
@@ -158,10 +158,10 @@ class StatisticsWorker:
         one = self._config.daemon.daemon_monitor
         self._rights = Rights(one is not None and one.answers_snapshots, one is not None and one.obeys_changes)
 
-    def _on_request(self, request: UnicastRequest) -> None:
+    def _on_request(self, request: Data) -> None:
         self._requests.answer(request, lambda data: self._rights.read(data, self._portals))
 
-    def _on_command(self, request: UnicastRequest) -> None:
+    def _on_command(self, request: Data) -> None:
         from supervisor.statistics.requests import read_command
 
         self._requests.answer(request, read_command)

@@ -26,7 +26,7 @@ from dro.metrics.slots import WorkerSlot as OfWorkers
 from dro.metrics.table import ENDPOINT, PORTAL, metrics
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
-from dro.um.message.requests import UnicastRequestHandle
+from dro.um.message.requests import OpenRequest
 from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus
 from supervisor.reload.records import ReloadRecord
@@ -535,13 +535,15 @@ def test_a_flood_of_requests_is_answered_up_to_the_limit_and_counted(tmp_path: P
         answers: list[bytes] = []
         with BlockingContext(Config.load(site.config(TRD_OF_STATISTICS))) as context:
             assert context.request(target, b"version") == b"OK 1"
-            handles: list[UnicastRequestHandle] = []
+            handles: list[OpenRequest] = []
 
             def send(count: int) -> None:
                 with context.lock:
                     for n in range(len(handles), len(handles) + count):
                         text = (b"snap ri", b'"P9" snap pstat', b"pstat 99999999999", bytes([n % 256]) * 40)[n % 4]
-                        handles.append(context.core.request(target, text, answers.append, failed.append))
+                        handles.append(
+                            context.core.uim_request(target, text, lambda r: answers.append(r.data), failed.append)
+                        )
 
             def counted() -> int:
                 with closing(Client(find_dro(site.name))) as client:

@@ -11,6 +11,7 @@ from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor
 from dro.errors import DecodeError
 from dro.proto.peerlink import messages as peer_messages
 from dro.proto.unicast.messages import NotTaken, UnicastReader
+from dro.proto.unicast.multicast import MulticastLimits, MulticastReader
 from dro.proto.unicast.splitter import MessageSplitter
 from dro.wire import lbtipc, lbtrm, lbtru, otid, peer_datagram
 from dro.wire.lbmc import addressing, origin, properties
@@ -18,6 +19,7 @@ from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.block import RawBlock
 from dro.wire.lbmc.codes import END_DATA, BlockType
 from dro.wire.lbmc.dro_blocks import KA_QUERY, TnwgKeepalive
+from dro.wire.lbmc.return_address import decode_return, encode_return
 from dro.wire.lbmr import packet as lbmr
 from dro.wire.lz4_frame import BLOCK_MAX, FrameReader
 from dro.wire.peer_datagram import DatagramDrop, DatagramKey, DatagramReader, DatagramWriter
@@ -165,6 +167,24 @@ def _unicast(data: bytes) -> Hashable:
     taken = [reader.read(data, (1, 1)) for _ in range(2)]
     assert reader.dropped.total() == sum(isinstance(one, NotTaken) for one in taken)
     return tuple(one.name if isinstance(one, NotTaken) else type(one).__name__ for one in taken)
+
+
+def _multicast(data: bytes) -> Hashable:
+    """A multicast immediate message by two ways, and what time does to it: it is taken once."""
+    reader = MulticastReader(MulticastLimits(1, 16384, 1000, 0, 60_000_000_000, 5_000_000_000))
+    session = LbtrmAddress(1, 0xE0000001, 1, 2, 3)
+    taken = [reader.read(data, session, now_ns) for now_ns in range(2)]
+    assert not taken[1]
+    while (deadline := reader.next_deadline()) is not None:
+        taken.append(reader.on_timer(deadline))
+    assert not len(reader)
+    return tuple(type(event).__name__ for events in taken for event in events)
+
+
+def _response(data: bytes) -> Hashable:
+    """What another program gets of a response: what is read is written the same."""
+    assert encode_return(decode_return(data)) == data
+    return len(data)
 
 
 def _walk(data: bytes) -> Hashable:
@@ -369,6 +389,8 @@ TARGETS: Final = (
     Target("lbmc-addressed", published("lbmc", "", "uim", "mim", "response", "lj", "rx", "sri"), _lbmc, form="lbmc"),
     Target("unicast-messages", published("lbmc", "", "uim", "req", "response", "frag", "rx", "lj"), _unicast,
            form="lbmc"),
+    Target("multicast-messages", published("lbmc", "", "mim", "data", "frag", "req"), _multicast, form="lbmc"),
+    Target("response-bytes", lambda: [bytes.fromhex("01000000030a010203383700000007")], _response),
     Target("lbmc-peer", published("lbmc", "", "peer", "extopt"), _lbmc, form="lbmc"),
     Target("lbmc-stores", published("lbmc", "", "ume", "umq", "auth", "ssf", "apphdr", "msg", "block"), _lbmc,
            form="lbmc"),

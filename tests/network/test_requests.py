@@ -13,7 +13,7 @@ import pytest
 from dro.errors import ResourceError
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
-from dro.um.message.requests import UnicastRequest
+from dro.um.message.events import Data, RequestMsg, ResponseMsg
 from tests.network.conftest import Make
 from tests.network.plans import CHAIN, PAIR
 from tests.rigs.freed import collector_off
@@ -21,9 +21,7 @@ from tests.rigs.network import Network, Ports
 from tests.um.message.test_context import opened
 
 ONE_PIECE: Final = random.Random(7).randbytes(60_000)
-PIECES: Final = random.Random(8).randbytes(300_000)
-ROOM: Final = "context response_session_maximum_buffer 1000000\n"
-"""With the default a portal drops what follows while 65,536 bytes wait for a context."""
+PIECES: Final = random.Random(8).randbytes(1_000_000)
 Open = Callable[[Network, int], MessageContext]
 
 
@@ -33,8 +31,9 @@ def open_context() -> Iterator[Open]:
         yield lambda net, trd: stack.enter_context(opened(Config.load(net.plan.config(trd)), net.stepper))
 
 
-def echo(request: UnicastRequest) -> None:
-    request.respond(request.data[::-1])
+def echo(request: Data) -> None:
+    assert isinstance(request, RequestMsg)
+    request.response.send(request.data[::-1])
 
 
 @pytest.mark.parametrize(
@@ -51,41 +50,38 @@ def echo(request: UnicastRequest) -> None:
 def test_a_request_is_answered_from_another_domain(
     make: Make, open_context: Open, dros: Ports, udp: str | None, data: bytes
 ) -> None:
-    net = make(dros, udp=udp, um=ROOM)
+    net = make(dros, udp=udp)
     last = max(net.plan.trds) if 3 not in dros["A"] else 2
     asker, answerer = open_context(net, 1), open_context(net, last)
-    answerer.on_request = echo
-    told: list[bytes] = []
+    answerer.on_immediate = echo
+    told: list[ResponseMsg] = []
     failures: list[ResourceError] = []
     net.start()
 
-    def ask() -> bool:
-        """Again, as an application does: routes may not be there yet, or not all."""
-        if not told and len(asker.requests) < 3:
-            asker.request(answerer.request_target, data, told.append, failures.append)
-        return bool(told)
-
     net.until(lambda: answerer.request_target.startswith(f"TCP:{last}:"))
-    net.until(ask, step_ms=500)
-    assert told[0] == data[::-1]
+    net.run(3000, 50)
+    asker.uim_request(answerer.request_target, data, told.append, failures.append)
+    net.until(lambda: bool(told or failures))
+    assert not failures
+    assert told[0].data == data[::-1]
 
 
 def test_a_request_waits_for_the_first_offer_of_a_dro(make: Make, open_context: Open) -> None:
     """One is enough for a context that has just come."""
     net = make({"A": [1, 2]})
     answerer = open_context(net, 2)
-    answerer.on_request = echo
+    answerer.on_immediate = echo
     net.start()
     net.run(10_000, 50)
     asker = open_context(net, 1)
-    told: list[bytes] = []
+    told: list[ResponseMsg] = []
     failures: list[ResourceError] = []
-    asker.request(answerer.request_target, b"ask", told.append, failures.append)
+    asker.uim_request(answerer.request_target, b"ask", told.append, failures.append)
     net.until(lambda: bool(told), limit_ms=3000)
-    assert (told, failures) == ([b"ksa"], [])
+    assert (told, failures) == ([ResponseMsg(b"ksa", answerer.request_target)], [])
 
 
-class Answers(list[bytes]):
+class Answers(list[ResponseMsg]):
     """What a request refers to; can be referred to weakly."""
 
 
@@ -97,11 +93,11 @@ def test_requests_that_are_over_are_freed(make: Make, open_context: Open) -> Non
     def ask() -> None:
         answers = Answers()
         requests.append(ref(answers))
-        handle = asker.request(answerer.request_target, ONE_PIECE, answers.append)
+        handle = asker.uim_request(answerer.request_target, ONE_PIECE, answers.append)
         net.until(lambda: bool(answers))
         handle.close()
 
-    answerer.on_request = echo
+    answerer.on_immediate = echo
     net.start()
     net.run(10_000, 50)
     with collector_off():

@@ -25,7 +25,9 @@ DEADLINE_S: Final = 60.0
 _PORTS: Final = 24
 _LAST_RECEIVED: Final = re.compile(r"\w+: received (\d+) messages, (\d+) bytes, lost (\d+), bursts (\d+), bad (\d+)")
 _LAST_SENT: Final = re.compile(r"lbmsrc: sent (\d+) messages, (\d+) bytes, (\d+\.\d{3}) s")
-_ROOMS: Final = dict.fromkeys(("lbmmon", "tnwgdmon", "tnwgdcmd"), "lbmmon")
+_ROOMS: Final = dict.fromkeys(("lbmmon", "tnwgdmon", "tnwgdcmd"), "lbmmon") | dict.fromkeys(
+    ("lbmreq", "lbmresp", "lbmimsg", "lbmireq", "lbmtrreq"), "immediate"
+)
 _nets = itertools.count()
 
 

@@ -12,8 +12,7 @@ from dro.errors import ResourceError
 from dro.um.async_api import Context
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
-from dro.um.message.events import UsageError
-from dro.um.message.requests import UnicastRequest
+from dro.um.message.events import Data, RequestMsg, UsageError
 from tests.fakes.um_contexts import PATIENCE_S
 from tests.um.message.test_requests import closed_port
 
@@ -38,14 +37,15 @@ def ask_async(config: Config) -> Ask:
 
 @pytest.mark.parametrize("kind", [ask_blocking, ask_async])
 def test_the_first_response_is_returned(tcp_config: Config, kind: Callable[[Config], Ask]) -> None:
-    def respond(request: UnicastRequest) -> None:
+    def respond(request: Data) -> None:
+        assert isinstance(request, RequestMsg)
         for number in (b"1", b"2"):
-            request.respond(request.data + number)
+            request.response.send(request.data + number)
 
     with BlockingContext(tcp_config) as answerer:
-        answerer.on_request = respond
+        answerer.on_immediate = respond
         assert kind(tcp_config)(answerer.request_address, b"ask", PATIENCE_S) == b"ask1"
-        assert answerer.on_request is respond
+        assert answerer.on_immediate is respond
 
 
 @pytest.mark.parametrize("kind", [ask_blocking, ask_async])

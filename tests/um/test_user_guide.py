@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 
 GUIDE = Path(__file__).parents[2] / "docs" / "user-guide.md"
@@ -30,6 +31,24 @@ def test_the_asyncio_example_receives_what_it_sends(um_config: Config) -> None:
 
 def test_the_blocking_example_receives_what_it_sends(um_config: Config) -> None:
     assert example(1)["exchange"](um_config, "guide.blocking", 50) == EXPECTED
+
+
+def test_the_service_of_the_guide_answers(um_config: Config) -> None:
+    with BlockingContext(um_config) as one, BlockingContext(um_config) as two:
+        for context in (one, two):
+            example(3)["serve"](context, "prices", {b"ACME": b"99"})
+        prices = asyncio.run(asyncio.wait_for(example(4)["price"](um_config, "prices", b"ACME", 2), 60))
+    assert prices == [b"99", b"99"]
+
+
+def test_a_request_that_is_passed_on_is_answered(tcp_config: Config) -> None:
+    with (
+        BlockingContext(tcp_config) as front,
+        BlockingContext(tcp_config) as worker,
+        BlockingContext(tcp_config) as asker,
+    ):
+        example(5)["pass_on"](front, worker)
+        assert asker.request(front.request_address, b"ask", 60) == b"ASK"
 
 
 def test_the_request_example_is_answered(um_config: Config) -> None:

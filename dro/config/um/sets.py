@@ -354,6 +354,18 @@ class ImmediateOptions(OptionSet):
 
 
 @dataclass(frozen=True, slots=True)
+class ImmediateDeliveryOptions(OptionSet):
+    """Multicast immediate messages in the order of their sender; of applications."""
+
+    ordered_delivery: int = option(CTX, "mim_ordered_delivery")  # 0: as they come
+    window_size: int = option(CTX, "mim_sqn_window_size")
+    generation_ns: int = option(CTX, "mim_nak_generation_interval")
+    loss_check_ns: int = option(CTX, "mim_delivery_control_loss_check_interval")  # 0: the next one
+    check_ns: int = option(CTX, "mim_delivery_control_activity_check_interval")
+    idle_ns: int = option(CTX, "mim_delivery_control_activity_timeout")
+
+
+@dataclass(frozen=True, slots=True)
 class TcpSourceOptions(OptionSet):
     """TCP sessions, sending side."""
 

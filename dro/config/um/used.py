@@ -40,6 +40,7 @@ MONITORING: Final[tuple[OptionKey, ...]] = tuple(
 _OF_APPLICATIONS: tuple[type[OptionSet], ...] = (
     um_sets.BatchingOptions,
     um_sets.DeliveryOptions,
+    um_sets.ImmediateDeliveryOptions,
     um_sets.TsniReceiverOptions,
     um_sets.TsniSourceOptions,
 )

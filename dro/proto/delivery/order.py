@@ -157,6 +157,11 @@ class DeliveryController:
         return bool(self._gaps)
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of fragments that wait for others."""
+        return self._held_bytes + self._joiner.held_bytes
+
+    @property
     def has_events(self) -> bool:
         return bool(self._events)
 

@@ -81,6 +81,10 @@ class InOrderReassembly:
         """Whether nothing is under way, so that a whole message changes nothing here."""
         return not self._pieces
 
+    @property
+    def held_bytes(self) -> int:
+        return self._have
+
     def take(
         self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None = None
     ) -> Outcome:

@@ -128,7 +128,7 @@ class Connections:
         if connection.state is ConnectionState.RESTING:
             on_outcome(Outcome.FAILED)
             return
-        if connection.waiting and connection.waiting_bytes + len(message) > self._limits.buffer_bytes:
+        if self.would_refuse(target, len(message)):
             on_outcome(Outcome.FULL)
             return
         if not connection.waiting:
@@ -137,6 +137,13 @@ class Connections:
                 self._effects.append(Write(target))
         connection.waiting.append((message, on_outcome))
         connection.waiting_bytes += len(message)
+
+    def would_refuse(self, target: Target, size: int) -> bool:
+        """Whether too much waits for an address to take a message of this size now."""
+        connection = self._connections.get(target)
+        if connection is None or not connection.waiting:
+            return False
+        return connection.waiting_bytes + size > self._limits.buffer_bytes
 
     def _has_room(self) -> bool:
         if len(self._connections) < self._limits.connections_max:

@@ -9,7 +9,7 @@ which the one begun first gives way; the number of the next message of the own s
     control          its type; LJI_REQ, UME_LJ_INFO, UME_RXREQ and those of persistence
     all              DESTINATION, STREAM, and FRAG when it is a piece
 
-Multicast immediate messages are read here too. Source: wire notes LBMC, sections 5.1, 6 and 7. Guess: pieces of a
+Source: wire notes LBMC, sections 5.1, 6 and 7. Guess: pieces of a
 message have consecutive sqns, which are those of the stream; a message of one piece has sqn 0. Guess: the limits.
 """
 
@@ -28,7 +28,7 @@ from dro.sqn import add
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.codes import END_DATA, MESSAGE_MAX, MessageType
-from dro.wire.lbmc.data_blocks import Destination, Frag, OtidBlock, Stream, TopicName
+from dro.wire.lbmc.data_blocks import Destination, Frag, Stream, TopicName
 from dro.wire.lbmc.headers import ContextAddress, MessageHeaders, read_headers
 
 MESSAGE_MAX_BYTES: Final = 1 << 24
@@ -41,11 +41,15 @@ Sender = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A whole message to the context, or to its receivers of a topic; `data` ends with the message properties."""
+    """A whole message to the context, or to its receivers of a topic; `data` ends with the message properties.
+
+    `origin`: the context that sent it, as its DESTINATION block says; None without one.
+    """
 
     data: bytes
     topic: bytes | None = None
     headers: MessageHeaders | None = None
+    origin: ContextAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class ReceivedResponse:
     data: bytes
     request_index: int
     headers: MessageHeaders | None = None
+    origin: ContextAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +140,8 @@ class UnicastReader:
             return NotTaken.BROKEN
         name = message.get(TopicName)
         if message.topic_index and name is None and (headers is None or headers.returns_to is None):
-            return ReceivedResponse(data, message.topic_index, headers)
-        return Immediate(data, None if name is None else name.topic, headers)
+            return ReceivedResponse(data, message.topic_index, headers, _origin(message))
+        return Immediate(data, None if name is None else name.topic, headers, _origin(message))
 
     def _whole(
         self, message: lbmc.Message, headers: MessageHeaders | None, sender: Sender
@@ -165,10 +170,8 @@ class UnicastReader:
 
 
 def _stream_of(message: lbmc.Message, sender: Sender) -> tuple[object, ...]:
-    if (stream := message.get(Stream)) is not None:
-        return (stream.ctxinst, stream.stream_id)
-    otid = message.get(OtidBlock)
-    return sender if otid is None else (otid.otid,)
+    stream = message.get(Stream)
+    return sender if stream is None else (stream.ctxinst, stream.stream_id)
 
 
 def _origin(message: lbmc.Message) -> ContextAddress | None:
@@ -186,9 +189,18 @@ class UnicastWriter:
         self._next_sqn = 0
 
     def data(
-        self, data: bytes, index: int, blocks: Iterable[AnyBlock], to: ContextAddress, origin: ContextAddress
+        self,
+        data: bytes,
+        index: int,
+        blocks: Iterable[AnyBlock],
+        to: ContextAddress,
+        origin: ContextAddress,
+        largest: int = MESSAGE_MAX,
     ) -> list[bytes]:
-        """Make those of one immediate message (`index` 0) or response; `blocks` stand in the first, a topic in all."""
+        """Make those of one immediate message (`index` 0) or response; `blocks` stand in the first, a topic in all.
+
+        `largest`: bytes of each.
+        """
         blocks = tuple(blocks)
 
         def made(sqn: int, before: tuple[AnyBlock, ...], piece: bytes, *behind: AnyBlock) -> bytes:
@@ -196,7 +208,7 @@ class UnicastWriter:
             return lbmc.encode(lbmc.Message(MessageType.MESSAGE, index, sqn, (*before, *way, *behind), piece))
 
         start = self._next_sqn
-        room = MESSAGE_MAX - len(made(0, blocks, b""))
+        room = largest - len(made(0, blocks, b""))
         self._next_sqn = start
         if len(data) <= room:
             return [made(0, blocks, data)]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from dro.proto.repair.receiver import ALL_ONES
 from dro.tools.text import shown
-from dro.um.message.events import FLAG_RETRANSMIT
+from dro.um.message.events import FLAG_IMMEDIATE, FLAG_RETRANSMIT
 
 
 @lru_cache(maxsize=4096)
@@ -23,7 +23,8 @@ def name(text: str) -> str:
 
 def data_line(topic: str, source: str, sqn: int, length: int, flags: int) -> str:
     mark = "-RX-" if flags & FLAG_RETRANSMIT else ""
-    return f"[{name(topic)}][{name(source)}][{sqn}]{mark}, {length} bytes\n"
+    kind = "IM " if flags & FLAG_IMMEDIATE else ""
+    return f"{kind}[{name(topic)}][{name(source)}][{sqn}]{mark}, {length} bytes\n"
 
 
 def loss_line(topic: str, source: str, sqn: int, *, is_burst: bool = False) -> str:

@@ -16,7 +16,7 @@ from dro.tools.lbm.ending import EXIT_BAD, EXIT_OK
 from dro.tools.lbm.lines import LineTotals
 from dro.tools.lbm.output import Output
 from dro.tools.lbm.payloads import PayloadRecord
-from dro.um.message.events import BOS, EOS, Data, Event, Loss, LossBurst, MessageBatch, NoSource
+from dro.um.message.events import BOS, EOS, FLAG_IMMEDIATE, Data, Event, Loss, LossBurst, MessageBatch, NoSource
 
 _OUT_OF_ORDER: Final = "out of order"
 
@@ -136,7 +136,7 @@ class Tally:
         fault = ""
         if watch.verify and (found := verify.check(data).fault) is not None:
             fault = found.value
-        if watch.order:
+        if watch.order and not event.flags & FLAG_IMMEDIATE:
             key = (event.topic, event.otid)
             last = self._last_sqn.get(key)
             if last is not None and ahead(event.sqn, last) <= 0:

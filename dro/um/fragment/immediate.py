@@ -65,6 +65,11 @@ class ImmediateMessages:
 
     # sending
 
+    @property
+    def room_bytes(self) -> int:
+        """Return how much more may wait."""
+        return self.queue_max_bytes - self._queued_bytes
+
     def session(self) -> SenderTransport:
         """The one that is sent on, opened now if there is none. Raises: ResourceError."""
         sender = self._sender

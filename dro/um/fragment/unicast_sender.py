@@ -72,6 +72,8 @@ class UnicastSender:
         if self._is_closed:
             on_outcome(Outcome.FAILED)
             return
+        if self._acts_soon and self._core.would_refuse((ip, port), len(message)):
+            self._perform()  # what the connection takes at once does not count
         self._core.send((ip, port), message, on_outcome, self._loop.now_ns())
         self._act_soon()
 

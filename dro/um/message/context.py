@@ -14,7 +14,7 @@ from dro.config.um.honoured import check, check_transport
 from dro.config.um.layers import CONTEXT, RECEIVER, SOURCE, WILDCARD_RECEIVER, Asked
 from dro.config.um.options import OptionKey, UmOptions
 from dro.config.um.sets import BatchingOptions
-from dro.errors import DecodeError
+from dro.errors import DecodeError, DroError, ResourceError
 from dro.loop import Loop
 from dro.transport.session import SenderTransport
 from dro.um.fragment.context import FragmentContext
@@ -22,17 +22,13 @@ from dro.um.fragment.resolution import ContextSettings
 from dro.um.message.client_config import Config, name_without_effect
 from dro.um.message.delivery import Delivery
 from dro.um.message.events import SourceEvent, UsageError
+from dro.um.message.immediate import ImmediateData, OnImmediateData, topic_blocks
 from dro.um.message.listeners import Listener, topic_bytes
 from dro.um.message.receiver import MessageReceiver
-from dro.um.message.requests import (
-    OnRequestFailed,
-    OnResponse,
-    UnicastRequest,
-    UnicastRequestHandle,
-    UnicastRequests,
-)
+from dro.um.message.requests import OnRequestFailed, OnResponse, OpenRequest, UnicastRequests
 from dro.um.message.source import MessageSource
-from dro.um.message.unicast import UnicastMessages, target_text
+from dro.um.message.targets import find_target
+from dro.um.message.unicast import OnFailed, OnSent, UnicastMessages, target_text
 from dro.um.message.wildcard_receiver import OnTopic, PatternReceiver
 from dro.um.message.writer import SessionWriter
 
@@ -58,14 +54,20 @@ class MessageContext:
         self.core.on_client = self._on_client
         rng = rng or random.Random()
         self.unicast = UnicastMessages(loop, self.core, rng)
-        self.requests = UnicastRequests(self.unicast, rng)
-        """Unicast immediate messages without a topic: requests, and what answers them."""
+        self.requests = UnicastRequests(self.unicast, loop, rng)
+        self.delivery.make_response = self.requests.response
         self.is_closed = False
         self._sources: list[MessageSource] = []
         self._receivers: list[MessageReceiver] = []
         self._wildcards: dict[tuple[bytes, int], list[PatternReceiver]] = {}
         self._writers: dict[SenderTransport, SessionWriter] = {}
         self._ending: list[SenderTransport] = []
+        try:
+            self.immediate = ImmediateData(loop, self.core, self.unicast, self.requests, self._listeners_of)
+            """Messages without a source."""
+        except ResourceError:
+            self.core.close()
+            raise
 
     # children
 
@@ -144,29 +146,76 @@ class MessageContext:
         own = self.unicast.own_address
         return target_text(own) if own.port else ""
 
-    def request(
+    # messages without a source, and requests
+
+    def uim(
+        self,
+        target: str,
+        data: bytes,
+        topic: str | None = None,
+        *,
+        on_sent: OnSent = lambda: None,
+        on_failed: OnFailed,
+    ) -> None:
+        """Send an immediate message to one context. `target`: see `dro.um.message.targets`.
+
+        `on_sent` or `on_failed` is called once, on the loop. Raises: UsageError; ResourceError for a source that is
+        not known here.
+        """
+        self._check_open()
+        to, blocks = find_target(self.core, target), topic_blocks(topic)
+        self.unicast.send_data(to, data, blocks=blocks, on_failed=on_failed, on_sent=on_sent)
+
+    def uim_request(
         self,
         target: str,
         data: bytes,
         on_response: OnResponse,
         on_failed: OnRequestFailed = lambda _: None,
-    ) -> UnicastRequestHandle:
-        """Send a request without a topic. `target`: "TCP:ip:port", or "TCP:domain:ip:port" by way of a DRO.
+        topic: str | None = None,
+    ) -> OpenRequest:
+        """Send a request to one context, as by `uim`.
 
-        `on_response` is called on the loop for each response until the handle is closed, `on_failed` once if the
-        request cannot be sent; it names the target. Raises: UsageError; ResourceError without a request port.
+        `on_response` is called on the loop for each response until the request is closed, `on_failed` once if it
+        cannot be sent. Raises: UsageError; ResourceError as `uim`, and without a request port.
         """
         self._check_open()
-        return self.requests.request(target, data, on_response, on_failed)
+        to, blocks = find_target(self.core, target), topic_blocks(topic)
+        request = self.requests.open(target, on_response, on_failed)
+        self.requests.send(request, to, data, blocks)
+        return request
+
+    def mim(self, data: bytes, topic: str | None = None) -> None:
+        """Send an immediate message to all TRDs. Raises: WouldBlock, with nothing taken; UsageError, ResourceError."""
+        self._check_open()
+        self.immediate.send(data, topic)
+
+    def mim_request(self, data: bytes, on_response: OnResponse, topic: str | None = None) -> OpenRequest:
+        """Send a request as by `mim`. Raises: as `mim`; ResourceError without a request port."""
+        self._check_open()
+        request = self.requests.open("all TRDs", on_response)
+        try:
+            self.immediate.send(data, topic, request.blocks)
+        except DroError:
+            request.close()
+            raise
+        return request
+
+    def _listeners_of(self, topic: bytes) -> list[Listener]:
+        """List who gets an immediate message with that topic: receivers of it, else those whose pattern matches."""
+        if plain := self.delivery.plain(topic):
+            return list(plain)
+        wildcards = [wildcard for same in self._wildcards.values() for wildcard in same]
+        return [listener for wildcard in wildcards if (listener := wildcard.listener_for(topic)) is not None]
 
     @property
-    def on_request(self) -> Callable[[UnicastRequest], object] | None:
-        """Return what is called on the loop for each request without a topic that comes; None: they are dropped."""
-        return self.requests.on_request
+    def on_immediate(self) -> OnImmediateData | None:
+        """Return what is called on the loop for each immediate message without a topic; None: they are dropped."""
+        return self.immediate.on_immediate
 
-    @on_request.setter
-    def on_request(self, callback: Callable[[UnicastRequest], object] | None) -> None:
-        self.requests.on_request = callback
+    @on_immediate.setter
+    def on_immediate(self, callback: OnImmediateData | None) -> None:
+        self.immediate.on_immediate = callback
 
     def on_source_closed(self, source: MessageSource) -> None:
         self._sources.remove(source)
@@ -211,7 +260,7 @@ class MessageContext:
     @property
     def is_drained(self) -> bool:
         """Has everything that was sent left for the network?"""
-        return all(writer.is_idle for writer in self._writers.values())
+        return self.unicast.is_idle and all(writer.is_idle for writer in self._writers.values())
 
     @property
     def has_ended(self) -> bool:
@@ -236,6 +285,7 @@ class MessageContext:
             raise UsageError(f"{self.children} sources and receivers of the context are still open")
         self.is_closed = True
         self.requests.close()
+        self.immediate.close()
         self.unicast.close()
         self.delivery.close()
         self.core.close()

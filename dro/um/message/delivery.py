@@ -8,7 +8,7 @@ delivery controller of the stream one by one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from dro.config.um.options import UmOptions
@@ -37,12 +37,14 @@ from dro.um.message.events import (
     LossBurst,
     MessageBatch,
     NoSource,
+    RequestMsg,
+    Responding,
 )
 from dro.um.message.listeners import Listener, ListenersByTopic
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.codes import END_DATA, UNDERSTOOD_CODES, BlockType, MessageType
 from dro.wire.lbmc.data_blocks import BATCH_END, BATCH_START
-from dro.wire.lbmc.headers import HEADER_CODES, MessageHeaders, read_headers
+from dro.wire.lbmc.headers import HEADER_CODES, MessageHeaders, ReturnAddress, read_headers
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Delivery:
         self._streams = SourceStreams()
         self._timer: Timer | None = None
         self.malformed = 0
+        self.make_response: Callable[[ReturnAddress], Responding] = _no_response
 
     # listeners
 
@@ -76,6 +79,10 @@ class Delivery:
         if topic not in self._listeners:
             self._streams.forget_parked(topic)
             self._arm()
+
+    def plain(self, topic: bytes) -> list[Listener]:
+        """List who listens to exactly this topic."""
+        return self._listeners[topic].plain
 
     def sources_of(self, topic: bytes) -> list[str]:
         """Source strings of the joined sources of a topic."""
@@ -199,7 +206,7 @@ class Delivery:
             for listener in heard.all:
                 _tell(listener, heard.topic, change)
         if controller.has_events:
-            events = [_event(heard.topic, stream, event) for event in controller.take_events()]
+            events = [_event(heard.topic, stream, event, self.make_response) for event in controller.take_events()]
             for listener in heard.all:
                 listener.on_events(events)
         if controller.is_waiting or stream.due_ns is not None:
@@ -236,9 +243,18 @@ def _tell(listener: Listener, topic: str, event: StreamEvent) -> None:
             listener.on_events([EOS(topic, source, proxy)])
 
 
-def _event(topic: str, stream: SourceStream, event: DeliveryEvent) -> Event:
+def _no_response(_: ReturnAddress) -> Responding:
+    raise AssertionError("the context says how to respond")
+
+
+def _event(
+    topic: str, stream: SourceStream, event: DeliveryEvent, make_response: Callable[[ReturnAddress], Responding]
+) -> Event:
     """Make an event of the application from one of the stream's controller."""
     match event:
+        case Delivered(sqn=sqn, payload=payload, flags=flags, headers=headers) if headers and headers.returns_to:
+            response = make_response(headers.returns_to)
+            return RequestMsg(topic, stream.source, sqn, bytes(payload), flags, stream.otid, response=response)
         case Delivered(sqn=sqn, payload=payload, flags=flags):
             return Data(topic, stream.source, sqn, bytes(payload), flags, stream.otid)
         case Lost(sqn=sqn):

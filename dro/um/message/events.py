@@ -6,10 +6,10 @@ and 3; values of flags are those of the C API.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
 
-from dro.errors import DroError
+from dro.errors import DroError, ResourceError
 
 FLAG_START_BATCH: Final = 0x1
 FLAG_END_BATCH: Final = 0x2
@@ -37,6 +37,21 @@ class Data:
     data: bytes
     flags: int = 0
     otid: bytes = b""
+
+
+class Responding(Protocol):
+    """Responds to a request; see `dro.um.message.requests.Response`."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def serialize(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMsg(Data):
+    """A message that wants a response; an application may send several, or none."""
+
+    response: Responding = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,14 @@ class MessageBatch:
     otid: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseMsg:
+    """A response to a request of ours. `source`: target of the context that sent it."""
+
+    data: bytes
+    source: str
+
+
 # sources
 
 
@@ -144,3 +167,7 @@ class WouldBlock(DroError):
 
 class UsageError(DroError):
     """The application called something in a wrong state: closed, not empty, or from the wrong thread."""
+
+
+class NoRoute(ResourceError):
+    """No DRO offers the domain of a target."""

@@ -15,7 +15,7 @@ from dro.errors import DecodeError
 from dro.log.events import LogEvent
 from dro.um.fragment.context import FragmentContext
 from dro.um.message.delivery import Delivery
-from dro.um.message.events import Data, Event, MessageBatch, UsageError
+from dro.um.message.events import Data, Event, MessageBatch, RequestMsg, UsageError
 from dro.um.message.listeners import Listener, topic_bytes
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class CallbackListener:
             if self._is_closed:
                 return
             try:
-                if on_messages is not None and isinstance(event, Data):
+                if on_messages is not None and isinstance(event, Data) and not _is_for_events(event, on_event):
                     on_messages(MessageBatch(event.topic, event.source, event.sqn, [event.data], event.otid))
                 elif on_event is not None:
                     on_event(event)
@@ -70,6 +70,11 @@ class CallbackListener:
 
     def close(self) -> None:
         self._is_closed = True
+
+
+def _is_for_events(event: Data, on_event: OnEvent | None) -> bool:
+    """Say whether a message goes to `on_event` although others go in batches: one that wants a response."""
+    return on_event is not None and isinstance(event, RequestMsg)
 
 
 class ReceiverOwner(Protocol):

@@ -1,65 +1,102 @@
-"""The open requests of one context, and the requests that have come: who is told of responses, and how to respond.
+"""The open requests of one context, and how to respond to those that have come.
 
-State: the open requests, by index. Nothing says that a message arrives: an application asks again when no response has
-come. Source: client library notes, section 7. Guess: the limit.
+State: the open requests, by index, whatever way they went. Nothing says that a request or a response arrives: an
+application asks again when no response has come. Source: client library notes, section 7. Guess: the limits.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Protocol, TypeVar
 
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
-from dro.proto.unicast.messages import Immediate, ReceivedResponse
+from dro.loop import Loop
+from dro.proto.unicast.messages import ReceivedResponse
 from dro.sqn import add
-from dro.um.message.events import UsageError
-from dro.um.message.unicast import UnicastMessages, parse_target, target_text
+from dro.um.message.events import ResponseMsg, UsageError
+from dro.um.message.unicast import UnicastMessages, failure, target_text
+from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.data_blocks import ODomain, Request
-from dro.wire.lbmc.headers import ReturnAddress
+from dro.wire.lbmc.headers import ContextAddress, ReturnAddress
+from dro.wire.lbmc.return_address import decode_return, encode_return
 
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
 
 REQUESTS_MAX: Final = 16_384
+WAITING_MAX_BYTES: Final = 1 << 26
+"""Of the responses to one request that the application has not taken."""
+_RESPONSE_BYTES: Final = 200  # what one of no data counts
 
 A = TypeVar("A")
-OnResponse = Callable[[bytes], object]
+OnResponse = Callable[[ResponseMsg], object]
 OnRequestFailed = Callable[[ResourceError], object]
 
 
-class UnicastRequest:
-    """A request that has come. `sender`: the connection that it came on, "ip:port", which may be that of a DRO."""
+class HasRequests(Protocol):
+    """A context without its host."""
 
-    __slots__ = ("_requests", "_returns_to", "data", "sender")
+    @property
+    def requests(self) -> UnicastRequests: ...
 
-    def __init__(self, requests: UnicastRequests, data: bytes, returns_to: ReturnAddress, sender: str) -> None:
+
+class HasContext(Protocol):
+    """A context of the asyncio or the blocking interface."""
+
+    @property
+    def core(self) -> HasRequests: ...
+
+
+class Response:
+    """Responds to one request, as often as wanted, from any place and at any time: it never waits."""
+
+    __slots__ = ("_requests", "_returns_to")
+
+    def __init__(self, requests: UnicastRequests, returns_to: ReturnAddress) -> None:
         self._requests = requests
         self._returns_to = returns_to
-        self.data = data
-        self.sender = sender
 
-    def respond(self, data: bytes) -> None:
-        """Send a response, as often as wanted; on the loop or under its lock. What cannot be sent is logged.
+    def send(self, data: bytes) -> None:
+        """Send a response. What cannot be sent is logged.
 
         Raises: UsageError when it is too large, or the context is closed.
         """
         self._requests.respond(self._returns_to, data)
 
+    def serialize(self) -> bytes:
+        """Return bytes by which another program can respond, in any TRD."""
+        return encode_return(self._requests.in_domain(self._returns_to))
 
-class UnicastRequestHandle:
-    """An open request; responses come until it is closed."""
+    @classmethod
+    def deserialize(cls, context: HasContext, data: bytes) -> Response:
+        """Make one of what `serialize` gave, perhaps in another program. Raises: DecodeError."""
+        return cls(context.core.requests, decode_return(data))
 
-    __slots__ = ("_on_failed", "_on_response", "_requests", "index", "target")
+
+class OpenRequest:
+    """A request of ours; responses come until it is closed. `what` names it in errors."""
+
+    __slots__ = ("_on_failed", "_on_response", "_requests", "blocks", "index", "what")
 
     def __init__(
-        self, requests: UnicastRequests, index: int, target: str, on_response: OnResponse, on_failed: OnRequestFailed
+        self,
+        requests: UnicastRequests,
+        index: int,
+        what: str,
+        blocks: Sequence[AnyBlock],
+        on_response: OnResponse,
+        on_failed: OnRequestFailed,
     ) -> None:
         self.index = index
-        self.target = target
+        self.what = what
+        self.blocks = blocks
+        """To stand before the data of the request."""
         self._requests = requests
         self._on_response: OnResponse | None = on_response
         self._on_failed: OnRequestFailed | None = on_failed
@@ -73,57 +110,90 @@ class UnicastRequestHandle:
         self._on_response = self._on_failed = None
         self._requests.forget(self)
 
-    def on_response(self, data: bytes) -> None:
+    def on_response(self, response: ResponseMsg) -> None:
         if self._on_response is not None:
-            _call(self._on_response, data)
+            call(self._on_response, response)
 
     def fail(self, why: str, remedy: str = "") -> None:
         """Close it, and tell the application why."""
         on_failed = self._on_failed
         self.close()
         if on_failed is not None:
-            _call(on_failed, ResourceError(f"request to {self.target}: {why}", remedy=remedy))
+            call(on_failed, failure(f"request to {self.what}", why, remedy))
+
+
+class WaitingResponses:
+    """Responses that the application has not taken yet; `tell` is called for each."""
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self._tell = tell
+        self._waiting: deque[ResponseMsg] = deque()
+        self._waiting_bytes = 0
+        self.failed: ResourceError | None = None
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._waiting) or self.failed is not None
+
+    def put(self, response: ResponseMsg) -> None:
+        """Keep it; dropped while too many wait."""
+        size = len(response.data) + _RESPONSE_BYTES
+        if self._waiting_bytes + size <= WAITING_MAX_BYTES:
+            self._waiting.append(response)
+            self._waiting_bytes += size
+            self._tell()
+
+    def fail(self, error: ResourceError) -> None:
+        self.failed = error
+        self._tell()
+
+    def take(self) -> ResponseMsg:
+        """Return the next one, while there is news. Raises: ResourceError when the request has failed."""
+        if not self._waiting:
+            assert self.failed is not None
+            raise self.failed
+        response = self._waiting.popleft()
+        self._waiting_bytes -= len(response.data) + _RESPONSE_BYTES
+        return response
 
 
 class UnicastRequests:
     """The requests and responses of one context."""
 
-    def __init__(self, messages: UnicastMessages, rng: random.Random) -> None:
-        self.on_request: Callable[[UnicastRequest], object] | None = None
+    def __init__(self, messages: UnicastMessages, loop: Loop, rng: random.Random) -> None:
         self._messages = messages
-        self._open: dict[int, UnicastRequestHandle] = {}
+        self._lock: AbstractContextManager[object] = loop if isinstance(loop, AbstractContextManager) else nullcontext()
+        self._open: dict[int, OpenRequest] = {}
         self._last_index = rng.getrandbits(32)
-        messages.on_immediate = self._on_immediate
         messages.on_response = self._on_response
 
     def __len__(self) -> int:
         """Open requests."""
         return len(self._open)
 
-    # sending
+    # requests
 
-    def request(
-        self, target: str, data: bytes, on_response: OnResponse, on_failed: OnRequestFailed
-    ) -> UnicastRequestHandle:
-        """See `MessageContext.request`."""
-        to = parse_target(target)
+    def open(self, what: str, on_response: OnResponse, on_failed: OnRequestFailed = lambda _: None) -> OpenRequest:
+        """Open a request, which the caller sends with its blocks. Raises: UsageError; ResourceError without a port."""
         own = self._messages.own_address
         if not own.port:
             remedy = "set request_tcp_bind_request_port to 1"
-            raise ResourceError(f"request to {target}: the context has no request port for responses", remedy=remedy)
+            raise ResourceError(f"request to {what}: the context has no request port for responses", remedy=remedy)
         if len(self._open) >= REQUESTS_MAX:
             raise UsageError(f"{REQUESTS_MAX} requests of the context are open; close those that are over")
-        index = self._free_index()
-        handle = UnicastRequestHandle(self, index, target, on_response, on_failed)
+        index = self._last_index = self._free_index()
         blocks = (Request(index, own.ip, own.port), ODomain(own.domain_id))
-        self._open[index] = handle
+        request = self._open[index] = OpenRequest(self, index, what, blocks, on_response, on_failed)
+        return request
+
+    def send(self, request: OpenRequest, to: ContextAddress, data: bytes, before: Sequence[AnyBlock] = ()) -> None:
+        """Send one by unicast. Raises: UsageError."""
         try:
-            self._messages.send_data(to, data, blocks=blocks, on_failed=handle.fail, owner=handle)
+            blocks = (*before, *request.blocks)
+            self._messages.send_data(to, data, blocks=blocks, on_failed=request.fail, owner=request)
         except UsageError:
-            del self._open[index]
+            request.close()
             raise
-        self._last_index = index
-        return handle
 
     def _free_index(self) -> int:
         """Find the next number that no open request has. 0 is that of messages which answer nothing."""
@@ -132,48 +202,51 @@ class UnicastRequests:
             index = add(index, 1)
         return index
 
+    def forget(self, request: OpenRequest) -> None:
+        """Drop what is kept of a request that is closed."""
+        if self._open.get(request.index) is request:
+            del self._open[request.index]
+            self._messages.forget(request)
+
+    def _on_response(self, response: ReceivedResponse, peer: str) -> bool:
+        request = self._open.get(response.request_index)
+        if request is None:
+            return False
+        source = target_text(response.origin) if response.origin is not None else f"TCP:{peer}"
+        length = 0 if response.headers is None else response.headers.properties_length
+        request.on_response(ResponseMsg(response.data[: len(response.data) - length], source))
+        return True
+
+    # responses
+
+    def response(self, returns_to: ReturnAddress) -> Response:
+        """Make what responds to a request that has come."""
+        return Response(self, returns_to)
+
+    def in_domain(self, returns_to: ReturnAddress) -> ReturnAddress:
+        """Fill in the domain of a requester in the own one."""
+        to = returns_to.requester
+        domain_id = to.domain_id or self._messages.own_address.domain_id
+        return ReturnAddress(returns_to.request_index, ContextAddress(domain_id, to.ip, to.port))
+
     def respond(self, returns_to: ReturnAddress, data: bytes) -> None:
-        """See `UnicastRequest.respond`."""
+        """See `Response.send`."""
         to = returns_to.requester
 
         def fail(why: str, _remedy: str) -> None:
             limited(LogEvent.RESPONSE_NOT_SENT, extra={"target": target_text(to), "reason": why})
 
-        self._messages.send_data(to, data, index=returns_to.request_index, on_failed=fail)
-
-    def forget(self, handle: UnicastRequestHandle) -> None:
-        """Drop what is kept of a request that is closed."""
-        if self._open.get(handle.index) is handle:
-            del self._open[handle.index]
-            self._messages.forget(handle)
-
-    # receiving
-
-    def _on_immediate(self, message: Immediate, peer: str) -> bool:
-        returns_to = None if message.headers is None else message.headers.returns_to
-        if returns_to is None or message.topic is not None or self.on_request is None:
-            return False
-        length = 0 if message.headers is None else message.headers.properties_length
-        data = message.data[: len(message.data) - length]
-        _call(self.on_request, UnicastRequest(self, data, returns_to, peer))
-        return True
-
-    def _on_response(self, response: ReceivedResponse) -> bool:
-        handle = self._open.get(response.request_index)
-        if handle is None:
-            return False
-        length = 0 if response.headers is None else response.headers.properties_length
-        handle.on_response(response.data[: len(response.data) - length])
-        return True
+        with self._lock:
+            self._messages.send_data(to, data, index=returns_to.request_index, on_failed=fail)
 
     def close(self) -> None:
         """Close all requests, each told that the context is closed."""
-        self.on_request = None
-        for handle in list(self._open.values()):
-            handle.fail("the context is closed")
+        for request in list(self._open.values()):
+            request.fail("the context is closed")
 
 
-def _call(callback: Callable[[A], object], argument: A) -> None:
+def call(callback: Callable[[A], object], argument: A) -> None:
+    """Call the application, whose errors are logged."""
     try:
         callback(argument)
     except Exception:  # the application's code: the loop goes on whatever it does

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from dro.clock import NS_PER_S
 from dro.config.um.options import UmOptions
 from dro.config.um.sets import AdvertisingOptions, TsniSourceOptions, repair_ns, source_transport
+from dro.errors import DroError
 from dro.log.events import LogEvent
 from dro.loop import Loop
 from dro.proto.delivery.fragment import FRAG_BLOCK_BYTES, LBMC_HEADER_BYTES, fragments, message_limit
@@ -22,6 +23,7 @@ from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
+from dro.um.message.requests import OnResponse, OpenRequest, UnicastRequests
 from dro.um.message.writer import Piece, SessionWriter
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock
@@ -39,6 +41,7 @@ class SourceOwner(Protocol):
     """Does for a source what it asks of its context."""
 
     loop: Loop
+    requests: UnicastRequests
 
     def on_source_closed(self, source: MessageSource) -> None: ...
 
@@ -107,6 +110,19 @@ class MessageSource:
         if self._timer is None:
             self._arm()
         return SqnRange(first, last)
+
+    def request(self, data: bytes, on_response: OnResponse) -> OpenRequest:
+        """Send a request to the receivers; `on_response` is called on the loop until it is closed.
+
+        Raises: as `send`; ResourceError without a request port.
+        """
+        request = self._owner.requests.open(f"topic {self.topic!r}", on_response)
+        try:
+            self.send(data, blocks=request.blocks)
+        except DroError:
+            request.close()
+            raise
+        return request
 
     def _fragment(self, data: bytes, first: int, blocks: Sequence[AnyBlock]) -> list[Piece]:
         """Make the pieces of a message; `blocks` stand in the first one, which is as long as the others."""

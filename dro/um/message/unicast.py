@@ -5,6 +5,10 @@ is with the connection, the next follows when it has left; so the pieces of larg
 whoever sends is told of each message that is not sent. A message for a domain that no DRO has offered yet waits for an
 offer, `ROUTE_WAIT_NS` at most, since offers come about once a second. Nothing says that a message arrives.
 
+DROs drop what does not fit their queues, which are made for what the options of UM say (65,536 bytes for a context,
+100,000 for a peer link), and nobody is told. So what goes to a DRO leaves in pieces of `PIECE_BYTES`, and no faster
+than `PACE_BYTES` a second.
+
 Source: client library notes, sections 7 and 8. Guess: the limits.
 """
 
@@ -17,7 +21,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from dro.clock import ms, s
+from dro.clock import NS_PER_S, ms, s
+from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.loop import Loop
@@ -37,9 +42,10 @@ from dro.timers import Timer
 from dro.transport.sockets import ip_number, ip_text
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.request_port import Sender
-from dro.um.message.events import UsageError
+from dro.um.message.events import NoRoute, UsageError
 from dro.wire.lbmc.block import Block
 from dro.wire.lbmc.blocks import AnyBlock
+from dro.wire.lbmc.codes import MESSAGE_MAX
 from dro.wire.lbmc.headers import ContextAddress
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
@@ -48,8 +54,11 @@ QUEUED_MAX_BYTES: Final = 1 << 26
 """Of all ways."""
 WAITING_MAX: Final = 256
 ROUTE_WAIT_NS: Final = s(3)
+PIECE_BYTES: Final = 1 << 14
+PACE_BYTES: Final = 5_000_000
 _ROUTE_CHECK_NS: Final = ms(50)
 _TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port"
+_NO_ROUTE_REMEDY: Final = "see that a DRO here has a route to it"
 _REASONS: Final = {
     Outcome.FULL: "too much waits for that address",
     Outcome.FAILED: "the connection was refused or broke, or nobody is there",
@@ -58,6 +67,7 @@ _REASONS: Final = {
 B = TypeVar("B", bound=Block)
 OnFailed = Callable[[str, str], object]
 """(why, remedy)"""
+OnSent = Callable[[], object]
 OnControl = Callable[[B, ControlMessage], object]
 
 
@@ -81,8 +91,18 @@ def target_text(address: ContextAddress) -> str:
     return f"TCP:{domain}{ip_text(address.ip)}:{address.port}"
 
 
+def failure(what: str, why: str, remedy: str) -> ResourceError:
+    """Make the error of a message that was not sent, of what an `OnFailed` is told."""
+    kind = NoRoute if remedy == _NO_ROUTE_REMEDY else ResourceError
+    return kind(f"{what}: {why}", remedy=remedy)
+
+
 def ignore_failure(_why: str, _remedy: str) -> None:
     """Ignore that a message was not sent: who asked for it asks again."""
+
+
+def _ignore_sent() -> None:
+    pass
 
 
 @dataclass(slots=True, eq=False)
@@ -95,19 +115,26 @@ class _Outgoing:
     size: int
     end_ns: int  # until when it waits for a way
     owner: object
+    on_sent: OnSent
     pieces: list[bytes] | None = None
+    is_paced: bool = False
 
 
 class _Way:
     """The messages for one request port, of a context or of a DRO, in order."""
 
-    def __init__(self, core: FragmentContext, address: Sender, on_gone: Callable[[_Outgoing], object]) -> None:
+    def __init__(
+        self, loop: Loop, core: FragmentContext, address: Sender, on_gone: Callable[[_Outgoing], object]
+    ) -> None:
+        self._loop = loop
         self._core = core
         self._address = address
         self._on_gone = on_gone
         self._queue: deque[_Outgoing] = deque()
         self._is_sending = False
         self._is_looping = False  # an outcome may come from within
+        self._free_ns = 0  # when the pace lets the next piece go
+        self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -126,19 +153,47 @@ class _Way:
                 pieces = self._queue[0].pieces
                 assert pieces
                 self._is_sending = True
+                if self._queue[0].is_paced and not self._is_free(len(pieces[-1])):
+                    self._timer = self._loop.call_at(self._free_ns, self._go_on)
+                    return
                 self._core.send_unicast(*self._address, pieces.pop(), self._on_outcome)
         finally:
             self._is_looping = False
 
+    def _is_free(self, size: int) -> bool:
+        """Say whether the pace lets a piece go, and count it if so."""
+        now_ns = self._loop.now_ns()
+        if self._free_ns > now_ns:
+            return False
+        self._free_ns = now_ns + size * NS_PER_S // PACE_BYTES
+        return True
+
+    def _go_on(self) -> None:
+        self._is_sending = False
+        self._send_next()
+
     def _on_outcome(self, outcome: Outcome) -> None:
         self._is_sending = False
+        if not self._queue:
+            return  # closed
         message = self._queue[0]
         if outcome is not Outcome.SENT or not message.pieces:
             self._queue.popleft()
             self._on_gone(message)
-            if outcome is not Outcome.SENT:
+            if outcome is Outcome.SENT:
+                message.on_sent()
+            else:
                 message.on_failed(_REASONS[outcome], "")
         self._send_next()
+
+    def close(self) -> None:
+        """Send nothing more; what waits has failed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        queue, self._queue = self._queue, deque()
+        for message in queue:
+            self._on_gone(message)
+            message.on_failed(_REASONS[Outcome.FAILED], "")
 
 
 class UnicastMessages:
@@ -147,7 +202,7 @@ class UnicastMessages:
     def __init__(self, loop: Loop, core: FragmentContext, rng: random.Random) -> None:
         self.on_immediate: Callable[[Immediate, str], bool] = lambda _message, _peer: False
         """Called with the connection that it came on as well, "ip:port"; whether somebody takes it."""
-        self.on_response: Callable[[ReceivedResponse], bool] = lambda _: False
+        self.on_response: Callable[[ReceivedResponse, str], bool] = lambda _message, _peer: False
         self.on_retransmission: Callable[[Retransmission], bool] = lambda _: False
         self._on_control: dict[type[AnyBlock], OnControl[Any]] = {}
         self._loop = loop
@@ -173,6 +228,11 @@ class UnicastMessages:
         """The request port of the context; port 0 without one."""
         return ContextAddress(self._core.domain_id, *self._core.request_address)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not self._waiting and not any(map(len, self._ways.values()))
+
     # sending
 
     def send_data(
@@ -183,19 +243,25 @@ class UnicastMessages:
         index: int = 0,
         blocks: Iterable[AnyBlock] = (),
         on_failed: OnFailed = ignore_failure,
+        on_sent: OnSent = _ignore_sent,
         owner: object = None,
     ) -> None:
         """Send an immediate message, or with an index a response; `on_failed` is called once if it does not leave.
 
-        `owner`: see `forget`. Raises: UsageError when it is too large, or the context is closed.
+        `on_sent`: it is with the connection; nothing says that it arrives. `owner`: see `forget`.
+        Raises: UsageError when it is too large, or the context is closed.
         """
         if self._is_closed:
             raise UsageError("the context is closed")
         if len(data) > MESSAGE_MAX_BYTES:
             raise UsageError(f"message of {len(data)} bytes, at most {MESSAGE_MAX_BYTES} can be sent")
         blocks = tuple(blocks)
-        write = lambda own: self._writer.data(data, index, blocks, to, own)  # noqa: E731
-        self._start(to, write, len(data), on_failed, owner)
+
+        def write(own: ContextAddress) -> list[bytes]:
+            largest = MESSAGE_MAX if to.domain_id in (0, own.domain_id) else PIECE_BYTES
+            return self._writer.data(data, index, blocks, to, own, largest)
+
+        self._start(to, write, len(data), on_failed, owner, on_sent)
 
     def send_control(self, to: ContextAddress, *blocks: AnyBlock, on_failed: OnFailed = ignore_failure) -> None:
         """Send a control message; nothing is sent, or told, when the context is closed."""
@@ -215,6 +281,7 @@ class UnicastMessages:
         size: int,
         on_failed: OnFailed,
         owner: object,
+        on_sent: OnSent = _ignore_sent,
     ) -> None:
         if self._is_closed:
             return
@@ -222,7 +289,7 @@ class UnicastMessages:
             on_failed(_REASONS[Outcome.FULL], "")
             return
         self._queued_bytes += size
-        self._send(_Outgoing(to, write, on_failed, size, self._loop.now_ns() + ROUTE_WAIT_NS, owner))
+        self._send(_Outgoing(to, write, on_failed, size, self._loop.now_ns() + ROUTE_WAIT_NS, owner, on_sent))
 
     def _send(self, message: _Outgoing) -> None:
         """Send it on the way to its domain, or let it wait for one."""
@@ -231,17 +298,18 @@ class UnicastMessages:
         if to.domain_id in (0, own.domain_id):
             address: Sender | None = (to.ip, to.port)
         else:
+            message.is_paced = True
             address = self._routes.find(to.domain_id, now_ns)
         if address is not None:
             message.pieces = message.write(own)[::-1]
             way = self._ways.get(address)
             if way is None:
                 self._ways = {at: way for at, way in self._ways.items() if len(way)}
-                way = self._ways[address] = _Way(self._core, address, self._on_gone)
+                way = self._ways[address] = _Way(self._loop, self._core, address, self._on_gone)
             way.add(message)
         elif now_ns >= message.end_ns or len(self._waiting) >= WAITING_MAX:
             self._on_gone(message)
-            message.on_failed(f"no DRO offers domain {to.domain_id}", "see that a DRO here has a route to it")
+            message.on_failed(f"no DRO offers domain {to.domain_id}", _NO_ROUTE_REMEDY)
         else:
             self._waiting.append(message)
             if self._timer is None:
@@ -292,7 +360,7 @@ class UnicastMessages:
             case Immediate():
                 return self.on_immediate(record, peer)
             case ReceivedResponse():
-                return self.on_response(record)
+                return self.on_response(record, peer)
             case Retransmission():
                 return self.on_retransmission(record)
             case ControlMessage():
@@ -308,3 +376,5 @@ class UnicastMessages:
         if self._timer is not None:
             self._timer.cancel()
         self._waiting.clear()
+        for way in self._ways.values():
+            way.close()

@@ -67,7 +67,7 @@ class PatternReceiver:
                 remedy="use pcre or regex",
             )
         self.key = (topic_bytes(pattern), kind)
-        matcher = Pattern(*self.key, owner.core.resolution.on_pattern_limit)
+        matcher = self._matcher = Pattern(*self.key, owner.core.resolution.on_pattern_limit)
         owner.on_wildcard_opened(self)
         known = owner.core.matched_topics(*self.key)
         try:
@@ -77,6 +77,10 @@ class PatternReceiver:
             raise UsageError(f"pattern {pattern[:80]!r} cannot be used: {e.why}") from e
         for topic in known:  # found for another receiver with the same pattern
             self.on_matched(topic)
+
+    def listener_for(self, topic: bytes) -> Listener | None:
+        """Return who hears of a topic, found or not, if the pattern matches it."""
+        return self._listener if self._matcher(topic) else None
 
     def on_matched(self, topic: bytes) -> None:
         text = topic_text(topic)

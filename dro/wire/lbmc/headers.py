@@ -55,6 +55,11 @@ class MessageHeaders:
         return next(((data, subtype) for found, data, subtype in self.elements if found == kind), None)
 
 
+def is_request_port(ip: int, port: int) -> bool:
+    """Say whether a context can have its request port there."""
+    return 0 < ip < _MULTICAST and port > 0
+
+
 def read_headers(message: Message) -> MessageHeaders | None:
     """Read the headers; None when there are none. Raises: DecodeError for a request that cannot be answered."""
     request = message.get(Request)
@@ -66,7 +71,7 @@ def read_headers(message: Message) -> MessageHeaders | None:
     ]
     if request is None:
         return MessageHeaders(None, tuple(elements)) if elements else None
-    if not request.ip or not request.port or request.ip >= _MULTICAST or request.transport:
+    if request.transport or not is_request_port(request.ip, request.port):
         raise DecodeError("lbmc.request", "no address to which a response can go")
     origin, destination = message.get(ODomain), message.get(Destination)
     domain_id = origin.domain_id if origin is not None else 0

@@ -46,8 +46,8 @@ def ask(made: UnicastWriter, data: bytes, index: int, to: ContextAddress, origin
     return made.data(data, 0, (Request(index, origin.ip, origin.port), ODomain(origin.domain_id)), to, origin)
 
 
-def received(data: bytes, index: int, requester: ContextAddress) -> Immediate:
-    return Immediate(data, None, MessageHeaders(ReturnAddress(index, requester)))
+def received(data: bytes, index: int, requester: ContextAddress, origin: ContextAddress | None = HERE) -> Immediate:
+    return Immediate(data, None, MessageHeaders(ReturnAddress(index, requester)), origin)
 
 
 @pytest.mark.parametrize("data", [b"", b"ask", LARGE, bytes(MESSAGE_MAX_BYTES)], ids=["empty", "small", "large", "max"])
@@ -55,7 +55,7 @@ def test_what_is_written_is_read_again(data: bytes) -> None:
     reader, made = UnicastReader(), writer()
     for pieces, whole in (
         (ask(made, data, 7, THERE, HERE), received(data, 7, HERE)),
-        (made.data(data, 9, (), HERE, THERE), ReceivedResponse(data, 9)),
+        (made.data(data, 9, (), HERE, THERE), ReceivedResponse(data, 9, None, THERE)),
     ):
         assert all(len(piece) <= MESSAGE_MAX for piece in pieces)
         taken = [reader.read(piece, PEER) for piece in pieces]
@@ -83,7 +83,7 @@ def test_each_message_says_where_it_goes_and_has_its_own_number_in_the_stream() 
 def test_a_dro_can_say_from_which_domain_a_request_is() -> None:
     [message] = request(origin=replace(HERE, domain_id=0))
     assert UnicastReader().read(request_with_domain(message, 4), PEER) == received(
-        b"ask", 7, replace(HERE, domain_id=4)
+        b"ask", 7, replace(HERE, domain_id=4), replace(HERE, domain_id=0)
     )
 
 
@@ -171,4 +171,4 @@ def test_a_stream_is_known_by_its_connection_without_a_number() -> None:
     stream = lbmc.encode(lbmc.Message(MessageType.MESSAGE, 0, 1, (ASKS, Stream(1, 0, INSTANCE), Frag(0, 1, 2)), b"y"))
     assert reader.read(stream, PEER) is None
     last = lbmc.encode(lbmc.Message(MessageType.MESSAGE, 0, 1, (ASKS, Frag(0, 1, 2)), b"y"))
-    assert reader.read(last, PEER) == received(b"xy", 7, replace(HERE, domain_id=0))
+    assert reader.read(last, PEER) == received(b"xy", 7, replace(HERE, domain_id=0), None)

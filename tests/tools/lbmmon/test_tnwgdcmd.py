@@ -9,7 +9,7 @@ import pytest
 
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
-from dro.um.message.requests import UnicastRequest
+from dro.um.message.events import Data, RequestMsg
 from tests.rigs.lbm_tools import Tool, ToolNet
 
 
@@ -20,13 +20,14 @@ class Daemon:
         self.target = context.request_address
         self.asked: list[str] = []
         self.answers: dict[str, bytes] = {}
-        context.on_request = self._answer
+        context.on_immediate = self._answer
 
-    def _answer(self, request: UnicastRequest) -> None:
+    def _answer(self, request: Data) -> None:
+        assert isinstance(request, RequestMsg)
         text = request.data.decode()
         self.asked.append(text)
         if text != "silence":
-            request.respond(self.answers.get(text, b"OK"))
+            request.response.send(self.answers.get(text, b"OK"))
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from dro.proto.unicast.messages import MESSAGE_MAX_BYTES, NotTaken
 from dro.um.message.context import MessageContext
-from dro.um.message.events import UsageError
-from dro.um.message.requests import UnicastRequest
+from dro.um.message.events import FLAG_IMMEDIATE, FLAG_TOPICLESS, Data, NoRoute, RequestMsg, ResponseMsg, UsageError
+from dro.um.message.requests import OpenRequest
 from dro.um.message.unicast import parse_target, target_text
 from dro.wire.lbmc.headers import ContextAddress
 from tests.fakes.um_contexts import Stepper, private_config
@@ -30,16 +30,26 @@ class Party:
 
     def __init__(self, asker: MessageContext, answerer: MessageContext, stepper: Stepper) -> None:
         self.asker, self.answerer, self.stepper = asker, answerer, stepper
-        self.asked: list[UnicastRequest] = []
+        self.asked: list[RequestMsg] = []
         self.told: list[bytes] = []
         self.failures: list[ResourceError] = []
-        answerer.on_request = self.asked.append
+        answerer.on_immediate = self.on_immediate
         self.target = answerer.request_target
 
-    def ask(self, data: bytes = b"ask", target: str = "") -> object:
-        return self.asker.request(target or self.target, data, self.told.append, self.failures.append)
+    def on_immediate(self, message: Data) -> None:
+        assert isinstance(message, RequestMsg)
+        assert message.topic == ""
+        assert message.flags == FLAG_IMMEDIATE | FLAG_TOPICLESS
+        self.asked.append(message)
 
-    def until_asked(self, count: int = 1) -> UnicastRequest:
+    def on_response(self, response: ResponseMsg) -> None:
+        assert response.source == self.target
+        self.told.append(response.data)
+
+    def ask(self, data: bytes = b"ask", target: str = "") -> OpenRequest:
+        return self.asker.uim_request(target or self.target, data, self.on_response, self.failures.append)
+
+    def until_asked(self, count: int = 1) -> RequestMsg:
         self.stepper.until(lambda: len(self.asked) >= count)
         return self.asked[-1]
 
@@ -60,9 +70,9 @@ def test_a_request_is_answered_as_often_as_the_application_wants(party: Party, d
     party.ask(data)
     request = party.until_asked()
     assert request.data == data
-    assert request.sender.startswith("127.0.0.1:")
+    assert request.source == party.asker.request_target
     for answer in (data, b"second"):
-        request.respond(answer)
+        request.response.send(answer)
         party.stepper.until(lambda answer=answer: party.told[-1:] == [answer])  # type: ignore[misc]
     assert party.told == [data, b"second"]
     assert not party.failures
@@ -73,24 +83,24 @@ def test_responses_go_to_the_request_that_they_answer(party: Party) -> None:
         party.ask(data)
     party.until_asked(3)
     for request in reversed(party.asked):
-        request.respond(request.data)
+        request.response.send(request.data)
     party.stepper.until(lambda: len(party.told) == 3)
     assert party.told == [b"3", b"2", b"1"]
 
 
 def test_after_the_end_of_a_request_responses_are_dropped(party: Party) -> None:
-    handle = party.asker.request(party.target, b"ask", party.told.append)
+    handle = party.ask()
     request = party.until_asked()
     handle.close()
     handle.close()
     assert not handle.is_open
-    request.respond(b"late")
+    request.response.send(b"late")
     party.stepper.until(lambda: party.asker.unicast.dropped[NotTaken.NOBODY] == 1)
     assert party.told == []
 
 
 def test_nobody_takes_requests_without_a_callback(party: Party) -> None:
-    party.answerer.on_request = None
+    party.answerer.on_immediate = None
     party.ask()
     party.stepper.until(lambda: party.answerer.unicast.dropped[NotTaken.NOBODY] == 1)
 
@@ -99,19 +109,19 @@ def test_callbacks_may_fail(party: Party, caplog: pytest.LogCaptureFixture) -> N
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    party.answerer.on_request = fail
+    party.answerer.on_immediate = fail
     party.ask()
     party.stepper.until(lambda: any(event == LogEvent.REQUEST_CALLBACK for _, event, _ in logged(caplog)))
-    party.answerer.on_request = party.asked.append
+    party.answerer.on_immediate = party.on_immediate
     party.ask()
-    party.until_asked().respond(b"well")
+    party.until_asked().response.send(b"well")
     party.stepper.until(lambda: party.told == [b"well"])
 
 
 def test_strange_bytes_are_dropped_and_counted(party: Party) -> None:
     address = parse_target(party.target)
     with socket.create_connection(("127.0.0.1", address.port)) as stranger:
-        stranger.sendall(bytes.fromhex("0000000c0000000000000000"))
+        stranger.sendall(bytes.fromhex("0000000d000000070000000041"))
         party.stepper.until(lambda: party.answerer.unicast.dropped[NotTaken.NOBODY] == 1)
     party.ask()
     party.until_asked()
@@ -137,6 +147,7 @@ def test_a_domain_without_a_dro_is_named(party: Party) -> None:
     target = "TCP:77:127.0.0.1:14391"
     party.ask(target=target)
     assert party.until_failed().startswith(f"request to {target}: no DRO offers domain 77")
+    assert isinstance(party.failures[0], NoRoute)
 
 
 def test_a_response_that_cannot_be_sent_is_logged(party: Party, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,7 +155,7 @@ def test_a_response_that_cannot_be_sent_is_logged(party: Party, caplog: pytest.L
     request = party.until_asked()
     port = parse_target(party.asker.request_target).port
     party.asker.close()
-    request.respond(b"x")
+    request.response.send(b"x")
     found: list[object] = []
 
     def is_logged() -> bool:
@@ -159,7 +170,7 @@ def test_a_context_without_a_request_port_cannot_ask(stepper: Stepper) -> None:
     with opened(private_config("tcp", context__request_tcp_bind_request_port=0), stepper) as context:
         assert context.request_target == ""
         with pytest.raises(ResourceError, match=r"no request port.*set request_tcp_bind_request_port to 1"):
-            context.request("TCP:127.0.0.1:14391", b"", print)
+            context.uim_request("TCP:127.0.0.1:14391", b"", print)
 
 
 def test_wrong_calls_are_refused(party: Party) -> None:
@@ -169,7 +180,7 @@ def test_wrong_calls_are_refused(party: Party) -> None:
     request = party.until_asked()
     party.answerer.close()
     with pytest.raises(UsageError, match="closed"):
-        request.respond(b"x")
+        request.response.send(b"x")
     party.asker.close()
     assert party.until_failed().endswith("the context is closed")
     with pytest.raises(UsageError, match="closed"):
@@ -178,7 +189,7 @@ def test_wrong_calls_are_refused(party: Party) -> None:
 
 def test_there_are_not_endless_open_requests(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dro.um.message.requests.REQUESTS_MAX", 3)
-    first, *_ = [party.asker.request(party.target, b"", print) for _ in range(3)]
+    first, *_ = [party.ask() for _ in range(3)]
     with pytest.raises(UsageError, match="close those that are over"):
         party.ask()
     first.close()
@@ -207,16 +218,16 @@ def test_domain_0_is_the_own_one() -> None:
     assert parse_target("TCP:0:10.0.0.1:7") == ContextAddress(0, 0x0A000001, 7)
 
 
-class Answers(list[bytes]):
+class Answers(list[ResponseMsg]):
     """What a request refers to; can be referred to weakly."""
 
 
 def ask_and_end(party: Party) -> ref[Answers]:
     """One request that is answered, and one that waits for a DRO; both are closed."""
     answers = Answers()
-    answered = party.asker.request(party.target, LARGE, answers.append)
-    waiting = party.asker.request("TCP:77:127.0.0.1:1", LARGE, answers.append)
-    party.until_asked().respond(LARGE)
+    answered = party.asker.uim_request(party.target, LARGE, answers.append)
+    waiting = party.asker.uim_request("TCP:77:127.0.0.1:1", LARGE, answers.append)
+    party.until_asked().response.send(LARGE)
     party.stepper.until(lambda: bool(answers))
     party.asked.clear()
     answered.close()
