@@ -307,6 +307,12 @@ class ScriptedReceiver(PersistenceParty):
         else:
             self._early.setdefault(data.otid, {})[data.sqn] = data.data
 
+    def on_last_sqn(self, source: BoundSource[Any], sqn: int) -> None:
+        """Fetch what was lost at the end as well."""
+        stream = self._of_source.get(source.otid)
+        if stream is not None and sqn < SQN_MAX:
+            stream.high = max(stream.high, sqn)
+
     def on_again(self, sent: Retransmission) -> bool:
         """Take a message from the store; the index of the request is the registration id of the source."""
         for stream in self.streams.values():

@@ -10,7 +10,7 @@ from dro.config.um.options import UmOptions
 from dro.proto.context.sources import BoundSource
 from dro.proto.unicast.messages import ControlMessage, Retransmission
 from dro.timers import Timer
-from dro.transport.runs import KIND_CONTROL, RunTable
+from dro.transport.runs import KIND_CONTROL, KIND_TSNI, RunTable
 from dro.transport.session import ReceiverTransport
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Data, Event, WouldBlock
@@ -107,8 +107,12 @@ class ContextHost:
             for transport, table in parts:
                 for run in table:
                     bound = transport.sources.get(run.topic_index)
-                    if run.kind == KIND_CONTROL and bound is not None:
+                    if bound is None:
+                        continue
+                    if run.kind == KIND_CONTROL:
                         party.on_information(bound, lbmc.decode(bytes(view[run.offset : run.offset + run.length])))
+                    elif run.kind == KIND_TSNI:
+                        party.on_last_sqn(bound, run.first_sqn)
             hand_on(view, parts, now_ns)
 
         self.context.delivery.on_fragments = on_fragments  # type: ignore[method-assign]

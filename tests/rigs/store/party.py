@@ -133,6 +133,9 @@ class PersistenceParty:
     def on_information(self, source: BoundSource[Any], message: lbmc.Message) -> None:
         """Take a control message on the session of a source."""
 
+    def on_last_sqn(self, source: BoundSource[Any], sqn: int) -> None:
+        """Take the last sqn of a source, from its TSNI."""
+
     def step(self) -> None:
         """Do what is due."""
 
