@@ -34,7 +34,7 @@ Opened: TypeAlias = Any
 class Blocking:
     """The blocking interface."""
 
-    module: Final = "dro.um.blocking_api"
+    module: Final = "dro.um.blocking_waits"
     open: Final[Callable[..., AbstractContextManager[Any]]] = BlockingContext
     sleeping: Final = time
 
@@ -57,7 +57,7 @@ class Blocking:
 class Asyncio:
     """The asyncio interface: its loop turns while something is waited for."""
 
-    module: Final = "dro.um.async_api"
+    module: Final = "dro.um.async_waits"
     sleeping: Final = asyncio
 
     def __init__(self) -> None:

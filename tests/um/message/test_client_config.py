@@ -36,11 +36,11 @@ def test_options_without_effect_are_named_when_they_are_read(
     tmp_path: Path, tcp_config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "idle.cfg"
-    path.write_text("context mim_ordered_delivery 0\ncontext fd_management_type epoll\n")
+    path.write_text("context mim_sqn_window_increment 16384\ncontext fd_management_type epoll\n")
     with caplog.at_level(logging.INFO):
         Config.load(path).with_("source", "transport", "tcp")
     assert [(record.levelno, record.message) for record in caplog.records] == [
-        (logging.WARNING, f"1 UM options without effect yet: context mim_ordered_delivery ({path}:1)"),
+        (logging.WARNING, f"1 UM options without effect yet: context mim_sqn_window_increment ({path}:1)"),
         (logging.INFO, f"1 UM options without effect here: context fd_management_type ({path}:2)"),
     ]
 
@@ -71,7 +71,7 @@ def test_a_transport_that_is_not_there_is_a_mistake_of_the_configuration(tcp_con
 
 XML = """<um-configuration version="1.0"><applications><application name="desk"><contexts><context>
 <options type="context"><option name="resolver_unicast_daemon" default-value="{daemon}"/></options>
-<sources><topic topicname="late"><options type="source"><option name="late_join" default-value="1"/></options></topic>
+<sources><topic topicname="late"><options type="source"><option name="ume_late_join" default-value="1"/></options></topic>
 <topic topicname="no" rule="deny"/>
 <topic topicname="rm"><options type="source"><option name="transport" default-value="lbtrm"/></options></topic>
 </sources><receivers><topic topicname="no" rule="deny"/></receivers></context></contexts></application></applications>
@@ -84,13 +84,14 @@ def test_an_xml_file_holds_for_the_objects_that_it_names(
     path = tmp_path / "um.xml"
     path.write_text(XML.format(daemon="0.0.0.0:0"))
     config = replace(Config.load(path, application="desk"), options=without_transport(tcp_config.options))
+    caplog.set_level(logging.INFO)
     with BlockingContext(config) as context:
         assert context.source("plain").source_string.startswith("TCP:")
         assert context.source("rm").source_string.startswith("LBTRM:")
         assert context.source("rm", transport="tcp").source_string.startswith("TCP:")
-        assert "late_join" not in caplog.text
+        assert "ume_late_join" not in caplog.text
         context.source("late")
-        assert f"source late_join ({path}:3)" in caplog.text
+        assert f"source ume_late_join ({path}:3)" in caplog.text
         for open_ in (context.source, context.receiver):
             with pytest.raises(ConfigError, match="'no' is not permitted"):
                 open_("no")

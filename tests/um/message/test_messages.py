@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 
 import pytest
@@ -171,6 +172,7 @@ def test_waiting_in_asyncio_can_be_cancelled(tcp_config: Config) -> None:
 
 
 def test_a_feature_that_is_not_there_is_told(tcp_config: Config, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     with BlockingContext(tcp_config) as a:
         a.source("t")
         assert "without effect" not in caplog.text
