@@ -71,7 +71,8 @@ def test_a_transport_that_is_not_there_is_a_mistake_of_the_configuration(tcp_con
 
 XML = """<um-configuration version="1.0"><applications><application name="desk"><contexts><context>
 <options type="context"><option name="resolver_unicast_daemon" default-value="{daemon}"/></options>
-<sources><topic topicname="late"><options type="source"><option name="ume_late_join" default-value="1"/></options></topic>
+<sources><topic topicname="late"><options type="source">
+<option name="ume_late_join" default-value="1"/></options></topic>
 <topic topicname="no" rule="deny"/>
 <topic topicname="rm"><options type="source"><option name="transport" default-value="lbtrm"/></options></topic>
 </sources><receivers><topic topicname="no" rule="deny"/></receivers></context></contexts></application></applications>
@@ -91,7 +92,7 @@ def test_an_xml_file_holds_for_the_objects_that_it_names(
         assert context.source("rm", transport="tcp").source_string.startswith("TCP:")
         assert "ume_late_join" not in caplog.text
         context.source("late")
-        assert f"source ume_late_join ({path}:3)" in caplog.text
+        assert f"source ume_late_join ({path}:4)" in caplog.text
         for open_ in (context.source, context.receiver):
             with pytest.raises(ConfigError, match="'no' is not permitted"):
                 open_("no")
