@@ -266,9 +266,23 @@ class DeliveryController:
             self._high = end
 
     def give_up(self, end: int) -> None:
-        """Settle everything before `end`, which was sent: what is missing is lost."""
+        """Settle everything before `end`, which was sent: what is missing is lost, more in a row as a burst."""
         self.expect_before(end)
-        self._give_up(end)
+        self._settle_before(end)
+
+    def _settle_before(self, end: int) -> int:
+        """Give up what is missing before `end`, in steps that do not grow with it. Returns `expected`."""
+        start = self.expected
+        assert start is not None
+        span = ahead(end, start)
+        if span > self._burst_limit:
+            held = sorted(at for at in (ahead(sqn, start) for sqn in self._held) if at < span)
+            for at in (*held, span):
+                sqn = add(start, at)
+                if (missing := ahead(sqn, self.expected or 0)) > self._burst_limit:
+                    self._lose_burst(sqn, missing)
+                self._give_up(sqn)
+        return self._give_up(end)
 
     def is_missing(self, sqn: int) -> bool:
         """Whether `sqn` is not settled and not here, sent or not yet."""
@@ -331,12 +345,16 @@ class DeliveryController:
         self._held.clear()
         self._held_bytes = 0
         self._gaps.clear()
+        self._lose_burst(sqn, missing)
+
+    def _lose_burst(self, sqn: int, missing: int) -> None:
+        """Go on at `sqn`: so many before it are lost."""
         self._joiner.on_lost(add(sqn, -1))
         self.expected = sqn
         if self._handed_up:
             self.stats.bursts += 1
             self.stats.lost += missing
-            self._events.append(LossBurst(expected, missing))
+            self._events.append(LossBurst(add(sqn, -missing), missing))
 
     def _place(self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None) -> None:
         """Take a fragment whose sqn is not settled."""
@@ -400,9 +418,9 @@ class DeliveryController:
         end = self.expected
         assert end is not None
         while self._is_over_limit(end):
-            while end not in self._held and end != self._high:
-                end = (end + 1) & MASK
-            end = self._give_up(end)
+            after = (at for at in (ahead(sqn, end) for sqn in self._held) if at > 0)
+            end = add(end, min(after, default=ahead(self._high, end)))
+            end = self._settle_before(end) if self.is_recovering or self._cfg.recovers else self._give_up(end)
 
     def _is_over_limit(self, expected: int) -> bool:
         held = len(self._held)

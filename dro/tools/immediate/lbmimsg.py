@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, TextIO
 
 from dro.standard_streams import open_standard_streams
-from dro.tools.immediate.requesting import add_sending, add_target, payload
+from dro.tools.immediate.requesting import add_sending, add_target, check_target, payload
 from dro.tools.lbm.arguments import CommonOptions, Setting, add_not_yet, milliseconds, new_parser, positive
 from dro.tools.lbm.ending import EXIT_OK, EndRequest, signal_status
 from dro.tools.lbm.output import HeldOutput
@@ -60,6 +60,7 @@ def parse(argv: Sequence[str] | None) -> MessageOptions:
         parser.error("give a topic, or -o for none")
     if options.topicless and options.topics:
         parser.error("-n needs a topic")
+    check_target(parser, options.target)
     return options
 
 

@@ -26,7 +26,9 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit status."""
     open_standard_streams()
-    options = arguments().parse_args(argv, RequestingOptions())
+    parser = arguments()
+    options = parser.parse_args(argv, RequestingOptions())
+    requesting.check_target(parser, options.target)
     topic, target = options.topic, options.target
 
     def open_ask(context: BlockingContext) -> Ask:

@@ -31,6 +31,9 @@ _FLAGS: Final = (
 )
 
 
+LEAST_S: Final = 0.1
+
+
 class TrOptions(CommonOptions):
     flags: list[int]
     interval: float
@@ -56,6 +59,8 @@ def parse(argv: Sequence[str] | None) -> TrOptions:
     options = parser.parse_args(argv, TrOptions())
     if not options.flags:
         parser.error(f"say what to ask for: {', '.join(short for short, *_ in _FLAGS)}")
+    if options.interval < LEAST_S:
+        parser.error(f"-i: everybody answers each request, so at least {LEAST_S * 1000:.0f} milliseconds")
     return options
 
 

@@ -21,8 +21,9 @@ from dro.tools.lbm.ending import EXIT_BAD, EXIT_OK, EndRequest, signal_status
 from dro.tools.lbm.output import HeldOutput
 from dro.tools.lbm.running import load_config, run_tool
 from dro.um.blocking_api import BlockingContext, BlockingRequest
-from dro.um.message.events import ResponseMsg
+from dro.um.message.events import ResponseMsg, UsageError
 from dro.um.message.requests import OnResponse
+from dro.um.message.unicast import parse_target
 
 _POLL_S = 0.1
 TARGET = "TCP:[DOMAIN:]IP:PORT"
@@ -51,7 +52,7 @@ def add_sending(parser: Parser, rate_flags: tuple[str, ...]) -> None:
     add("-d", "--delay", type=seconds, default=1.0, metavar="SEC", help="wait before the first message (default 1)")
     add("-l", "--length", type=count, default=25, metavar="NUM", help="payload bytes (default 25)")
     add("-L", "--linger", type=seconds, default=1.0, metavar="SEC", help="wait after the last message (default 1)")
-    add(*rate_flags, dest="rate", type=rates, default=(), metavar="[M]DATA[/RETR]",
+    add(*rate_flags, dest="rate", type=rates, default=(), metavar="[UM]DATA[/RETR]",
         help="LBT-RM, or LBT-RU with U, with these limits in bits per second, such as M10m/5m")  # fmt: skip
 
 
@@ -60,8 +61,17 @@ def add_target(parser: Parser) -> None:
     parser.add_argument("topic", nargs="?", help="topic that the messages carry")
     parser.add_argument(
         "-T", "--target", metavar="TARGET",
-        help=f"send by unicast to {TARGET}, or to the context of SOURCE:SOURCE-STRING; else by multicast to all",
+        help=f"send by unicast to {TARGET}; else by multicast to all",
     )  # fmt: skip
+
+
+def check_target(parser: argparse.ArgumentParser, target: str | None) -> None:
+    """End the program for what is no target; source strings are known to those alone who receive the source."""
+    try:
+        if target is not None:
+            parse_target(target)
+    except UsageError as e:
+        parser.error(f"-T: {e}")
 
 
 def arguments(prog: str, description: str) -> Parser:
@@ -88,6 +98,7 @@ class Requesting:
         self._out = HeldOutput(out)
         self._sent = self._received = self._received_bytes = 0
         self._is_unanswered = False
+        self._failure: OSError | None = None
 
     def run(self, open_ask: Callable[[BlockingContext], Ask]) -> int:
         options = self._options
@@ -101,10 +112,14 @@ class Requesting:
                     self._ask_all(ask)
                     self._stop.wait(options.linger)
             finally:
-                self._say(
+                last = (
                     f"{self._prog}: sent {self._sent} requests, received {self._received} responses, "
                     f"{self._received_bytes} bytes\n"
                 )
+                if self._failure is None:
+                    self._say(last)
+        if self._failure is not None:
+            raise self._failure
         if self._stop.signal and self._sent < options.requests:
             return signal_status(self._stop.signal)
         return EXIT_BAD if self._is_unanswered else EXIT_OK
@@ -116,7 +131,7 @@ class Requesting:
             before = self._received
             self._ask(ask, payload(number, self._options.length))
             if self._received == before and not self._stop.signal:
-                self._is_unanswered = True
+                self._is_unanswered = self._failure is None
 
     def _ask(self, ask: Ask, data: bytes) -> None:
         """Send one request, and wait for its responses. Raises: ResourceError when it cannot be sent."""
@@ -137,7 +152,11 @@ class Requesting:
         self._received += 1
         self._received_bytes += len(response.data)
         text = f"Response [{lines.name(response.source)}], {len(response.data)} bytes\n"
-        self._say(text + (lines.ascii_line(response.data) if self._options.verbose else ""))
+        try:
+            self._say(text + (lines.ascii_line(response.data) if self._options.verbose else ""))
+        except OSError as e:  # nobody reads any more: the main thread ends the program
+            self._failure = e
+            self._stop.request()
 
     def _say(self, line: str) -> None:
         self._out.write(line)

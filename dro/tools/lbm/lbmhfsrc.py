@@ -31,9 +31,12 @@ def numbers(path: str) -> list[int]:
     """Read a file with a number on each line. Raises: ArgumentTypeError."""
     try:
         with open(path, encoding="ascii") as file:
-            found = [int(line) for line in file if line.strip()]
+            lines = [line.strip() for line in file]
     except (OSError, ValueError) as e:
         raise argparse.ArgumentTypeError(f"{path}: {e}; a file with a number on each line is needed") from e
+    if wrong := [at for at, line in enumerate(lines, 1) if line and not line.isdecimal()]:
+        raise argparse.ArgumentTypeError(f"{path}:{wrong[0]}: {lines[wrong[0] - 1][:40]!r} is no number")
+    found = [int(line) for line in lines if line]
     if not found:
         raise argparse.ArgumentTypeError(f"{path} has no number")
     return found

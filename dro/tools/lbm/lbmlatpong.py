@@ -39,7 +39,7 @@ def latency_arguments(prog: str, description: str) -> argparse.ArgumentParser:
     parser = new_parser(prog, description)
     add = parser.add_argument
     add("topic", nargs="?", default=TOPIC, help=f"topic before .ping and .pong (default {TOPIC})")
-    add("-R", "--rate", type=rates, default=(), metavar="[M]DATA[/RETR]",
+    add("-R", "--rate", type=rates, default=(), metavar="[UM]DATA[/RETR]",
         help="use LBT-RM, or LBT-RU with U, with these limits in bits per second, such as M10m/5m")  # fmt: skip
     return parser
 

@@ -118,7 +118,7 @@ def sending_arguments(prog: str, description: str) -> Parser:
     add("-M", "--messages", type=positive, default=10_000_000, metavar="NUM", help="how many (default 10000000)")
     add("-n", "--non-block", dest="non_blocking", action="store_true", help="non-blocking sends, with wake-ups")
     add("-P", "--pause", type=milliseconds, default=0.0, metavar="MSEC", help="send one message every MSEC")
-    add("-R", "--rate", type=rates, default=(), metavar="[M]DATA[/RETR]",
+    add("-R", "--rate", type=rates, default=(), metavar="[UM]DATA[/RETR]",
         help="use LBT-RM, or LBT-RU with U, with these limits in bits per second, such as M10m/5m")  # fmt: skip
     add("-G", "--source-datagram-max", dest="datagram_max", type=source_datagram_max, default=(), metavar="[UM]NUM",
         help="largest datagram, of LBT-RU with U, of LBT-RM with M, else of TCP")  # fmt: skip

@@ -13,6 +13,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Final, Protocol, TextIO, TypedDict
 
 from dro.errors import DroError
@@ -123,6 +124,7 @@ class Receiving:
         self._out = HeldOutput(out)
         self._failure: DroError | OSError | None = None
         self._first_s = self._last_s = 0.0
+        self._immediate: SimpleQueue[Data] = SimpleQueue()  # without a topic, with -q
         self._lost_before = 0
         wants_record = options.payload_sha256 or options.payload_file is not None
         self._record = PayloadRecord(options.payload_file) if wants_record else None
@@ -144,12 +146,14 @@ class Receiving:
         config = load_config(options, options.datagram_max)
         self._stop.hold()
         with BlockingContext(config, self._prog) as context:
+            context.on_immediate = self._immediate.put if options.queue else self._on_event
             receiver = open_receiver(context, options.name, self._callbacks())
             self._out.begin(f"{self._prog}: receiving [{lines.name(options.name)}]\n")
             if options.queue:
                 self._empty_queue(context, receiver)
             else:
                 self._wait(context)
+            context.on_immediate = None
             receiver.close()  # nothing calls back from here on
         if self._record is not None:
             self._record.close()
@@ -234,6 +238,8 @@ class Receiving:
         while not (self._stop.signal or self._failure or self._tally.is_complete):
             with contextlib.suppress(TimeoutError):
                 self._on_event(receiver.get(_QUEUE_POLL_S))
+            while not self._immediate.empty():
+                self._on_event(self._immediate.get())
             if time.monotonic() >= reports.due_s:
                 before = self._report(context, reports, before)
 

@@ -22,6 +22,7 @@ from dro.um.message.events import (
     EOS,
     FLAG_HF_DUPLICATE,
     FLAG_HF_PASS_THROUGH,
+    FLAG_IMMEDIATE,
     Data,
     Event,
     HFReset,
@@ -84,12 +85,13 @@ class FailoverListener:
             if self._is_closed:
                 return
             match event:
-                case Data(failover=failover) if failover is not None:
+                case Data(failover=failover, flags=flags) if failover is not None and not flags & FLAG_IMMEDIATE:
                     self._on_number(event, failover)
                 case Data(flags=flags) | BOS(flags=flags) | EOS(flags=flags) | NoSource(flags=flags):
                     self._inner.on_events([replace(event, flags=flags | FLAG_HF_PASS_THROUGH)])
                 case Loss(topic=topic, source=source) | LossBurst(topic=topic, source=source):
-                    self._of(topic).stream.on_lost(source)
+                    if (known := self._topics.get(topic)) is not None:
+                        known.stream.on_lost(source)
                 case HFReset(topic=topic, source=source, generation=generation):
                     reset = HotFailover(None, generation=generation)
                     self._on_number(Data(topic, source, 0, b"", failover=reset), reset)
@@ -146,7 +148,7 @@ class FailoverListener:
                 case NumbersReset(source=source, generation=generation):
                     events.append(HFReset(topic, source, generation))
                 case NumbersLost(first=first, count=count):
-                    if count > min(self._options.burst_limit, LOSSES_MAX):
+                    if count + len(events) > min(self._options.burst_limit, LOSSES_MAX):
                         events.append(LossBurst(topic, known.newest, first, count))
                     else:
                         events.extend(Loss(topic, known.newest, first + i) for i in range(count))

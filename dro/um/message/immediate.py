@@ -87,6 +87,7 @@ class ImmediateData:
         self._on_headers_malformed = on_headers_malformed
         self.reader = MulticastReader(ImmediateDeliveryOptions.filling(MulticastLimits, core.options))
         self._timer: Timer | None = None
+        self._is_closed = False
         self._session: SenderTransport | None = None
         self._writer: MulticastWriter | None = None
         unicast.on_immediate = self._on_unicast
@@ -102,11 +103,13 @@ class ImmediateData:
 
     def _take(self, events: list[MulticastEvent]) -> None:
         for event in events:
+            if self._is_closed:
+                return
             if isinstance(event, MulticastLoss):
                 call(self._tell_loss, event)
             elif not self._is_taken(event.immediate, event.source, event.sqn, event.otid):
                 self.not_taken += 1
-        deadline = self.reader.next_deadline()
+        deadline = None if self._is_closed else self.reader.next_deadline()
         if deadline is not None and (self._timer is None or not self._timer.is_pending):
             self._timer = self._loop.call_at(deadline, self._on_timer)
 
@@ -173,6 +176,7 @@ class ImmediateData:
             self._timer.cancel()
         self.on_immediate = self.on_immediate_topic = self.on_mim_loss = None
         self._writer = self._session = None
+        self._is_closed = True
 
 
 def log_failure(target: str) -> OnFailed:

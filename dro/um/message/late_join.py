@@ -40,7 +40,7 @@ from dro.wire.lbmc.data_blocks import (
     UmeLjInfo,
     UmeRxReq,
 )
-from dro.wire.lbmc.headers import ContextAddress
+from dro.wire.lbmc.headers import ContextAddress, is_request_port
 
 log = logging.getLogger(__name__)
 limited = LimitedLogger(log).event
@@ -125,7 +125,7 @@ class OriginRequests:
         self._tsni_ns.pop(key, None)
 
     def _on_info_request(self, asked: LjiReq, message: ControlMessage) -> None:
-        source = self._find(asked.transport_index, asked.topic_index)
+        source = self._find(asked.transport_index, asked.topic_index, asked.ip, asked.port)
         if source is None:
             return
         retention = source.retention
@@ -134,7 +134,7 @@ class OriginRequests:
         self._unicast.send_control(_to(message, asked.ip, asked.port), answer, on_failed=self._on_not_sent)
 
     def _on_request(self, asked: UmeRxReq, message: ControlMessage) -> None:
-        source = self._find(asked.transport_index, asked.id_2)
+        source = self._find(asked.transport_index, asked.id_2, asked.ip, asked.port)
         if source is None:
             return
         if asked.flags & RXREQ_TSNI:
@@ -150,8 +150,9 @@ class OriginRequests:
             _to(message, asked.ip, asked.port), sent, asked.request_index, on_failed=self._on_not_sent
         )
 
-    def _find(self, transport_index: int, topic_index: int) -> RetainingSource | None:
-        source = self._sources.get((transport_index, topic_index))
+    def _find(self, transport_index: int, topic_index: int, ip: int, port: int) -> RetainingSource | None:
+        """Find a source for a request whose answer goes there; one that cannot be answered counts as any other."""
+        source = self._sources.get((transport_index, topic_index)) if is_request_port(ip, port) else None
         if source is None:
             self.not_retained += 1
         return source

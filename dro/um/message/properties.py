@@ -77,6 +77,8 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def _property(name: str, value: Value) -> Property:
+    if not isinstance(name, str):
+        raise UsageError(f"property {name!r}: names are text")
     key = name.encode("utf-8", "surrogateescape")
     if not 0 < len(key) <= NAME_MAX_BYTES or b"\0" in key:
         why = f"names have 1 to {NAME_MAX_BYTES} bytes and no NUL"

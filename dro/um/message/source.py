@@ -98,6 +98,9 @@ class MessageSource:
         """
         if self.is_closed:
             raise UsageError(f"source of {self.topic!r} is closed")
+        size = len(data)
+        if size > MESSAGE_MAX_BYTES:
+            raise UsageError(f"message of {size} bytes, at most {MESSAGE_MAX_BYTES} can be sent")
         writer = self.writer
         if writer.is_blocked:
             raise WouldBlock(f"source of {self.topic!r}")
@@ -105,7 +108,6 @@ class MessageSource:
         first = self._next_sqn
         if marks:
             blocks = (Batch(flags=marks), *blocks)
-        size = len(data)
         length = size + LBMC_HEADER_BYTES
         if blocks or length > self._largest:
             pieces = self._fragment(data, first, blocks)
@@ -142,8 +144,6 @@ class MessageSource:
 
     def _fragment(self, data: bytes, first: int, blocks: Sequence[AnyBlock]) -> list[Piece]:
         """Make the pieces of a message; `blocks` stand in the first one, which is as long as the others."""
-        if len(data) > MESSAGE_MAX_BYTES:
-            raise UsageError(f"message of {len(data)} bytes, at most {MESSAGE_MAX_BYTES} can be sent")
         whole = lbmc.Message(MessageType.MESSAGE, self._index, first, tuple(blocks))
         head = len(lbmc.encode(whole))
         if head + len(data) <= self._largest:

@@ -58,6 +58,8 @@ _CONTROL_BYTES: Final = 128
 PIECE_BYTES: Final = 1 << 14
 PACE_BYTES: Final = 5_000_000
 _ROUTE_CHECK_NS: Final = ms(50)
+_REPEATED: Final = object()
+"""The owner of messages that others ask for again, so that these cannot take all the room of the application."""
 _TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port"
 _NO_ROUTE_REMEDY: Final = "see that a DRO here has a route to it"
 _REASONS: Final = {
@@ -266,14 +268,14 @@ class UnicastMessages:
 
     def send_control(self, to: ContextAddress, *blocks: AnyBlock, on_failed: OnFailed = ignore_failure) -> None:
         """Send a control message; nothing is sent, or told, when the context is closed."""
-        self._start(to, lambda own: [self._writer.control(blocks, to, own)], _CONTROL_BYTES, on_failed, None)
+        self._start(to, lambda own: [self._writer.control(blocks, to, own)], _CONTROL_BYTES, on_failed, _REPEATED)
 
     def send_again(
         self, to: ContextAddress, sent: bytes, request_index: int, on_failed: OnFailed = ignore_failure
     ) -> None:
         """Send a message of a source again, to who has asked for it."""
         write = lambda own: [self._writer.retransmission(sent, request_index, to, own)]  # noqa: E731
-        self._start(to, write, len(sent), on_failed, None)
+        self._start(to, write, len(sent), on_failed, _REPEATED)
 
     def _start(
         self,
@@ -286,7 +288,8 @@ class UnicastMessages:
     ) -> None:
         if self._is_closed:
             return
-        if self._queued_bytes and self._queued_bytes + size > QUEUED_MAX_BYTES:
+        most = QUEUED_MAX_BYTES if owner is not _REPEATED else QUEUED_MAX_BYTES // 2
+        if self._queued_bytes and self._queued_bytes + size > most:
             on_failed(_REASONS[Outcome.FULL], "")
             return
         self._queued_bytes += size
@@ -296,6 +299,7 @@ class UnicastMessages:
         """Send it on the way to its domain, or let it wait for one."""
         to, own = message.to, self.own_address
         now_ns = self._loop.now_ns()
+        most = WAITING_MAX if message.owner is not _REPEATED else WAITING_MAX // 2
         if to.domain_id in (0, own.domain_id):
             address: Sender | None = (to.ip, to.port)
         else:
@@ -308,7 +312,7 @@ class UnicastMessages:
                 self._ways = {at: way for at, way in self._ways.items() if len(way)}
                 way = self._ways[address] = _Way(self._loop, self._core, address, self._on_gone)
             way.add(message)
-        elif now_ns >= message.end_ns or len(self._waiting) >= WAITING_MAX:
+        elif now_ns >= message.end_ns or len(self._waiting) >= most:
             self._on_gone(message)
             message.on_failed(f"no DRO offers domain {to.domain_id}", _NO_ROUTE_REMEDY)
         else:
@@ -321,9 +325,9 @@ class UnicastMessages:
 
     def _check_ways(self) -> None:
         self._timer = None
-        waiting, self._waiting = self._waiting, []
-        for message in waiting:
-            self._send(message)
+        for _ in range(len(self._waiting)):  # an application that is told of a failure may end others, or all
+            if self._waiting:
+                self._send(self._waiting.pop(0))
 
     def _on_domain_route(self, domains: tuple[int, ...], ip: int, port: int) -> None:
         self._routes.learn(domains, ip, port, self._loop.now_ns())
@@ -376,6 +380,9 @@ class UnicastMessages:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self._on_gone(message)
+            message.on_failed("the context is closed", "")
         for way in self._ways.values():
             way.close()

@@ -71,8 +71,8 @@ def read_headers(message: Message) -> MessageHeaders | None:
     ]
     if request is None:
         return MessageHeaders(None, tuple(elements)) if elements else None
-    if request.transport or not is_request_port(request.ip, request.port):
-        raise DecodeError("lbmc.request", "no address to which a response can go")
+    if request.transport or not request.request_index or not is_request_port(request.ip, request.port):
+        raise DecodeError("lbmc.request", "no index or address for a response")
     origin, destination = message.get(ODomain), message.get(Destination)
     domain_id = origin.domain_id if origin is not None else 0
     if not domain_id and destination is not None:

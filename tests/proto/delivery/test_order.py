@@ -52,6 +52,23 @@ def feed(c: DeliveryController, *sqns: int, at: float = 0) -> list[str]:
     return taken(c)
 
 
+def test_what_is_given_up_from_beside_in_a_long_row_is_a_burst() -> None:
+    """The work does not grow with what the other side says; what is held comes in its place."""
+    c = DeliveryController(DeliveryConfig(recovers=True))
+    assert feed(c, 0) == ["0"]
+    c.expect_before(1 << 30)
+    assert feed(c, 500_000) == ["1..499999", "500000", f"500001..{(1 << 30) - 1}"]
+    assert c.expected == 1 << 30
+    c.expect_before((1 << 30) + 5000)
+    assert feed(c, (1 << 30) + 2000) == []
+    c.give_up((1 << 30) + 5000)
+    assert taken(c) == [
+        f"{1 << 30}..{(1 << 30) + 1999}",
+        f"{(1 << 30) + 2000}",
+        f"{(1 << 30) + 2001}..{(1 << 30) + 4999}",
+    ]
+
+
 def tsni(c: DeliveryController, sqn: int, at: float) -> list[str]:
     c.on_tsni(sqn, ms(at))
     return taken(c)

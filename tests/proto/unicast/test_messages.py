@@ -132,6 +132,7 @@ ASKS = Request(7, HERE.ip, HERE.port)
         (b"", NotTaken.BROKEN),
         (made(ASKS)[:-1], NotTaken.BROKEN),
         (made(Request(7, HERE.ip, 0)), NotTaken.BROKEN),
+        (made(Request(0, HERE.ip, 1)), NotTaken.BROKEN),
         (made(Request(7, 0, 1)), NotTaken.BROKEN),
         (made(Request(7, 0xE0000001, 1)), NotTaken.BROKEN),
         (made(Request(7, HERE.ip, 1, transport=1)), NotTaken.BROKEN),

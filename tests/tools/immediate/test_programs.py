@@ -107,6 +107,17 @@ def test_immediate_messages_come_to_receivers_of_their_topics(net: ToolNet) -> N
     assert found == ["IM [t1", "IM [t2", "IM [t3"] * 2
 
 
+@pytest.mark.parametrize("queue", [[], ["-q"]], ids=["callback", "queue"])
+def test_those_without_a_topic_are_printed_too(net: ToolNet, queue: list[str]) -> None:
+    config = with_group(net)
+    with Tool("lbmrcv", "-c", config, "-v", "-r", "2", *queue, "t") as receiver:
+        receiver.wait_for("receiving")
+        with Tool("lbmimsg", "-c", config, "-o", "-M", "2", "-l", "10", "-d", "0") as sender:
+            assert receiver.wait() == 0
+            assert sender.wait() == 0
+    assert [line.startswith("IM [][LBTRM:") for line in receiver.lines[1:3]] == [True, True]
+
+
 def test_one_that_nobody_takes_is_an_error(net: ToolNet) -> None:
     config = net.config("tcp")
     with Tool("lbmimsg", "-c", config, "-T", "TCP:99:127.0.0.1:14391", "-o", "-M", "1", "-d", "0") as sender:
@@ -123,7 +134,10 @@ def test_one_that_nobody_takes_is_an_error(net: ToolNet) -> None:
         ("lbmimsg", [], "give a topic, or -o for none"),
         ("lbmimsg", ["-o", "t"], "give a topic, or -o for none"),
         ("lbmimsg", ["-o", "-n", "3"], "-n needs a topic"),
+        ("lbmimsg", ["-T", "SOURCE:TCP:127.0.0.1:1[2]", "t"], "is not TCP:ip:port or TCP:domain:ip:port"),
+        ("lbmireq", ["-T", "TCP:1.2.3:4"], "is not TCP:ip:port or TCP:domain:ip:port"),
         ("lbmtrreq", [], "say what to ask for"),
+        ("lbmtrreq", ["-a", "-i", "0"], "-i: everybody answers each request, so at least 100 milliseconds"),
     ],
 )
 def test_wrong_arguments_are_named(tool: str, arguments: list[str], why: str) -> None:

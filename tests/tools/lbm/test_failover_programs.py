@@ -86,6 +86,14 @@ def test_round_trips_are_measured(net: ToolNet, transport: str) -> None:
     assert int(returned[1]) >= 56
 
 
+def test_a_file_of_numbers_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_text("1\n\nroot\n")
+    with Tool("lbmhfsrc", "-t", str(path), "t") as source:
+        assert source.wait() == 2
+    assert f"{path}:3: 'root' is no number" in source.err
+
+
 def test_percentiles_are_of_the_nearest_rank() -> None:
     assert summary([1000 * n for n in range(101)], 2) == (
         "lbmlatping: 101 round trips, 2 lost, min 0.0, median 50.0, 90% 90.0, 99% 99.0, 99.9% 100.0, max 100.0 us"

@@ -265,7 +265,6 @@ def test_a_pause_spreads_the_messages(net: ToolNet) -> None:
     ("name", "arguments", "text"),
     [
         ("lbmsrc", [], "lbmsrc: the following arguments are required: topic; try lbmsrc --help"),
-        ("lbmsrc", ["-j", "1m", "t"], "lbmsrc: -j (late join) is not supported yet; leave it out"),
         ("lbmsrc", ["-f", "t"], "lbmsrc: -f (hot failover, see lbmhfsrc) is not supported yet; leave it out"),
         ("lbmsrc", ["-V", "-l", "15", "t"], "lbmsrc: -V needs room for a checksum; give -l 16 or more"),
         ("lbmsrc", ["-l", "9-5", "t"], "is not a length such as 25 or 1-2000"),

@@ -22,13 +22,17 @@ from dro.um.message.events import (
     FLAG_HF_DUPLICATE,
     FLAG_HF_OPTIONAL,
     FLAG_HF_PASS_THROUGH,
+    FLAG_IMMEDIATE,
     Data,
     Event,
     HFReset,
+    Loss,
+    LossBurst,
     UsageError,
 )
 from dro.um.message.failover import FailoverNumbering
 from dro.um.message.receiver import CallbackListener
+from dro.wire.lbmc.failover import HotFailover
 from tests.fakes.um_contexts import PATIENCE_S, Stepper
 
 pytestmark = pytest.mark.usefixtures("network")
@@ -137,6 +141,29 @@ def test_what_has_no_number_passes_through(um_config: Config, transport: str) ->
     assert messages(got) == [(b"plain", None, FLAG_HF_PASS_THROUGH)]
     flags = {event.flags for event in got if isinstance(event, BOS | EOS)}
     assert flags == {FLAG_HF_PASS_THROUGH}
+
+
+def test_a_number_in_an_immediate_message_moves_nothing(tcp_config: Config) -> None:
+    """It is of no source: it passes through."""
+    with BlockingContext(tcp_config) as a, BlockingContext(tcp_config) as c:
+        receiver = c.hf_receiver("t")
+        source = a.hf_source("t")
+        joined(receiver, [source], "tcp")
+        source.send(b"0", 0)
+        number = HotFailover(2_000_000_000)
+        with c.lock:
+            for listener in c.core._listeners_of(b"t"):
+                listener.on_events([Data("t", "TCP:127.0.0.1:1", 0, b"im", FLAG_IMMEDIATE, failover=number)])
+        got = [receiver.get(PATIENCE_S)]
+        while not (isinstance(got[-1], Data) and got[-1].data == b"im"):
+            got.append(receiver.get(PATIENCE_S))
+        source.send(b"1", 1)
+        source.send(END, 2)
+        got += until_end(receiver)
+        source.close()
+    found = [(data, number) for data, number, _ in messages(got)]
+    assert sorted(found) == [(b"0", 0), (b"1", 1), (b"im", 2_000_000_000)]
+    assert not [event for event in got if isinstance(event, Loss | LossBurst)]
 
 
 def test_a_source_that_ends_leaves_the_other(um_config: Config, transport: str) -> None:

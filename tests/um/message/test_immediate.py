@@ -120,6 +120,42 @@ def test_a_topic_that_nobody_receives_and_none_at_all_have_callbacks(pair: Pair,
     ]
 
 
+@both_ways
+def test_a_callback_may_close_the_context(pair: Pair, way: str) -> None:
+    """Nothing comes after that, and no timer is left."""
+    taken: list[Data] = []
+
+    def close(event: Data) -> None:
+        taken.append(event)
+        pair.two.close()
+
+    pair.two.immediate.on_immediate = close
+    pair.send(way, b"a")
+    pair.send(way, b"b")
+    pair.stepper.until(lambda: bool(taken))
+    pair.stepper.run(500)
+    assert [event.data for event in taken] == [b"a"]
+    timer = pair.two.immediate._timer
+    assert timer is None or not timer.is_pending
+
+
+def test_what_waits_for_a_way_is_told_of_the_end(pair: Pair) -> None:
+    told: list[str] = []
+    pair.one.uim("TCP:77:127.0.0.1:1", b"x", None, on_failed=lambda why, _: told.append(why))
+    pair.stepper.settle()
+    assert told == []
+    pair.one.close()
+    assert told == ["the context is closed"]
+
+
+def test_a_failure_may_end_others_that_wait_for_the_same_way(pair: Pair) -> None:
+    told: list[str] = []
+    first = pair.one.uim_request("TCP:77:127.0.0.1:1", b"1", print, lambda _: others[0].close())
+    others = [pair.one.uim_request("TCP:77:127.0.0.1:1", b"2", print, lambda e: told.append(str(e)))]
+    pair.stepper.run(4000)
+    assert (first.is_open, others[0].is_open, told) == (False, False, [])
+
+
 def test_what_nobody_takes_is_counted(pair: Pair) -> None:
     pair.send("uim", b"x", "quotes")
     pair.send("mim", b"x", "quotes")
