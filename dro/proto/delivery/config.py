@@ -26,6 +26,7 @@ class DeliveryConfig:
     ipc_dro_loss_recovery_timeout_ns: int = 0  # in its place, for a stream that begins on LBT-IPC
     message_max_bytes: int = 1 << 28
     held_max_bytes: int = 1 << 28
+    row_max: int = 1 << 32  # sqns in a row that are given up one by one; more of them are a burst
     recovers: bool = False  # off-transport recovery says when a gap is lost, no deadline does
 
     @property

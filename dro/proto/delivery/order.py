@@ -268,21 +268,22 @@ class DeliveryController:
     def give_up(self, end: int) -> None:
         """Settle everything before `end`, which was sent: what is missing is lost, more in a row as a burst."""
         self.expect_before(end)
-        self._settle_before(end)
+        self._give_up(end)
 
-    def _settle_before(self, end: int) -> int:
-        """Give up what is missing before `end`, in steps that do not grow with it. Returns `expected`."""
+    def _give_up(self, end: int) -> int:
+        """Settle everything before `end`: what is held is handed up, what is missing is lost. Returns `expected`."""
         start = self.expected
         assert start is not None
         span = ahead(end, start)
-        if span > self._burst_limit:
+        row_max = self._burst_limit if self.is_recovering or self._cfg.recovers else self._cfg.row_max
+        if span > row_max:  # the work must not grow with what the other side says
             held = sorted(at for at in (ahead(sqn, start) for sqn in self._held) if at < span)
             for at in (*held, span):
                 sqn = add(start, at)
-                if (missing := ahead(sqn, self.expected or 0)) > self._burst_limit:
+                if (missing := ahead(sqn, self.expected or 0)) > row_max:
                     self._lose_burst(sqn, missing)
-                self._give_up(sqn)
-        return self._give_up(end)
+                self._give_up_each(sqn)
+        return self._give_up_each(end)
 
     def is_missing(self, sqn: int) -> bool:
         """Whether `sqn` is not settled and not here, sent or not yet."""
@@ -360,7 +361,7 @@ class DeliveryController:
         """Take a fragment whose sqn is not settled."""
         if self._orders and sqn != self.expected:
             self._held[sqn] = (frag, bytes(payload), flags, headers)
-            self._held_bytes += len(payload)
+            self._held_bytes += len(payload) + (0 if headers is None else headers.size)
             return
         if sqn == self.expected:
             self.expected = add(sqn, 1)
@@ -378,7 +379,7 @@ class DeliveryController:
         while expected in held:
             entry = held.pop(expected)
             if entry is not None:
-                self._held_bytes -= len(entry[1])
+                self._held_bytes -= _size(entry)
                 self._hand(expected, *entry)
             expected = (expected + 1) & MASK
         self.expected = expected
@@ -396,20 +397,26 @@ class DeliveryController:
         if end is not None:
             self._give_up(end)
 
-    def _give_up(self, end: int) -> int:
-        """Settle everything before `end`: what is held is handed up, what is missing is lost. Returns `expected`."""
+    def _give_up_each(self, end: int) -> int:
+        """Do it sqn by sqn."""
         expected = self.expected
         assert expected is not None
-        held = self._held
+        held, lost = self._held, None
         while ahead(end, expected) > 0:
             if expected in held:
+                if lost is not None:
+                    self._joiner.on_lost(lost)
+                    lost = None
                 entry = held.pop(expected)
                 if entry is not None:
-                    self._held_bytes -= len(entry[1])
+                    self._held_bytes -= _size(entry)
                     self._hand(expected, *entry)
             else:
                 self._lose(expected)
+                lost = expected
             expected = (expected + 1) & MASK
+        if lost is not None:
+            self._joiner.on_lost(lost)
         self.expected = expected
         return self._drain()
 
@@ -420,11 +427,11 @@ class DeliveryController:
         while self._is_over_limit(end):
             after = (at for at in (ahead(sqn, end) for sqn in self._held) if at > 0)
             end = add(end, min(after, default=ahead(self._high, end)))
-            end = self._settle_before(end) if self.is_recovering or self._cfg.recovers else self._give_up(end)
+            end = self._give_up(end)
 
     def _is_over_limit(self, expected: int) -> bool:
         held = len(self._held)
-        missing = ahead(self._high, expected) - held
+        missing = 0 if self.is_recovering else ahead(self._high, expected) - held
         return held > self._map_limit or self._held_bytes > self._cfg.held_max_bytes or missing > MISSING_MAX
 
     def _on_settled(
@@ -444,7 +451,6 @@ class DeliveryController:
         return ahead(sqn, self._floor) < 0
 
     def _lose(self, sqn: int) -> None:
-        self._joiner.on_lost(sqn)
         if self._handed_up:
             self.stats.lost += 1
             self._events.append(Lost(sqn))
@@ -479,6 +485,10 @@ class DeliveryController:
         if self._handed_up and (self._in_order or not self._is_before_start(sqn)):
             self.stats.lost += 1
             self._events.append(Lost(sqn))
+
+
+def _size(entry: _Held) -> int:
+    return len(entry[1]) + (0 if entry[3] is None else entry[3].size)
 
 
 StateLayout(

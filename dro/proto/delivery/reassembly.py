@@ -23,6 +23,7 @@ from dro.wire.lbmc.headers import MessageHeaders
 Payload: TypeAlias = bytes | memoryview
 Frag: TypeAlias = tuple[int, int, int]  # first sqn, offset in bytes, total length in bytes
 
+PIECE_BYTES: Final = 256  # about what a piece takes in memory, beside its data
 PARTIALS_MAX: Final = 1024  # messages under way at once for one source and topic in arrival order
 
 
@@ -144,17 +145,18 @@ class _Partial:
     have: int = 0
     flags: int = 0
     headers: MessageHeaders | None = None
+    extra: int = 0  # bytes beside the data
 
 
 class ArrivalReassembly:
     """Messages under way in any order, keyed by their first sqn; complete ones are handed out at once."""
 
-    __slots__ = ("_have", "_lost_through", "_max", "_partials", "_refused")
+    __slots__ = ("_extra", "_have", "_lost_through", "_max", "_partials", "_refused")
 
     def __init__(self, message_max_bytes: int) -> None:
         self._max = message_max_bytes
         self._partials: dict[int, _Partial] = {}
-        self._have = 0
+        self._have = self._extra = 0
         self._lost_through: int | None = None  # newest sqn that was given up
         self._refused: int | None = None
 
@@ -164,7 +166,8 @@ class ArrivalReassembly:
 
     @property
     def held_bytes(self) -> int:
-        return self._have
+        """What is held takes about so much memory."""
+        return self._have + self._extra
 
     def take(
         self, sqn: int, frag: Frag | None, payload: Payload, flags: int, headers: MessageHeaders | None = None
@@ -193,8 +196,12 @@ class ArrivalReassembly:
         partial.pieces[offset] = (sqn, bytes(payload))
         partial.have += len(payload)
         partial.flags |= flags
+        extra = PIECE_BYTES
         if not offset:
             partial.headers = headers
+            extra += 0 if headers is None else headers.size
+        partial.extra += extra
+        self._extra += extra
         self._have += len(payload)
         if partial.have < total:
             while self._have > self._max:
@@ -212,7 +219,7 @@ class ArrivalReassembly:
 
     def drop(self) -> None:
         self._partials.clear()
-        self._have = 0
+        self._have = self._extra = 0
 
     def _join(self, first: int, partial: _Partial) -> Delivered | None:
         at = 0
@@ -232,6 +239,7 @@ class ArrivalReassembly:
         partial = self._partials.pop(first, None)
         if partial is not None:
             self._have -= partial.have
+            self._extra -= partial.extra
 
     def _refuse(self, first: int, why: Refusal) -> Refusal:
         self._forget(first)
@@ -258,6 +266,7 @@ StateLayout(
     1,
     _partials=dict[int, _Partial],
     _have=int,
+    _extra=int,
     _lost_through=int | None,
     _refused=int | None,
 )

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class AskLimits:
-    """Requests for messages. `outstanding_max` 0: no limit. Intervals double up to the greatest."""
+    """Requests for messages. `outstanding_max` 0: `ASKED_MAX` of the core. Intervals double up to the greatest."""
 
     outstanding_max: int
     interval_ns: int

@@ -27,6 +27,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from dro.clock import ms
@@ -39,6 +40,8 @@ from dro.wire.lbmc.headers import MessageHeaders
 
 HELD_MAX_BYTES: Final = 1 << 26
 """Of live fragments, before the source has said what it retains."""
+ASKED_MAX: Final = 1 << 16
+"""Requests that are not answered, where options set no limit."""
 _INTERVAL_LEAST_NS: Final = ms(1)
 
 
@@ -343,8 +346,9 @@ class Recovery:
         expected = controller.expected
         if expected is None or self.phase is RecoveryPhase.ASKING:
             return
-        while asked and ahead(first := next(iter(asked)), expected) < 0:
-            del asked[first]
+        settled = list(takewhile(lambda sqn: ahead(sqn, expected) < 0, asked))
+        for sqn in settled:
+            del asked[sqn]
         if self.phase is RecoveryPhase.FETCHING:
             limits, end = config.late_join, self._newest_end()
             if expected == end and self._has_begun:
@@ -367,7 +371,7 @@ class Recovery:
         cursor = self._cursor
         if ahead(expected, cursor) > 0:
             cursor = expected
-        while ahead(end, cursor) > 0 and not 0 < limits.outstanding_max <= len(asked):
+        while ahead(end, cursor) > 0 and len(asked) < (limits.outstanding_max or ASKED_MAX):
             if cursor != expected and self.phase is RecoveryPhase.FETCHING and not self._is_near(cursor, expected):
                 break
             if controller.is_missing(cursor):

@@ -39,6 +39,8 @@ from dro.wire.source_string import TransportAddress, format_source
 STREAMS_MAX: Final = 256
 PARTS_MAX_BYTES: Final = 1 << 26
 MESSAGE_MAX_BYTES: Final = 1 << 20
+ROW_MAX: Final = 256
+"""Sqns in a row that are told as lost one by one."""
 CHECK_LEAST_NS: Final = ms(10)
 
 
@@ -103,6 +105,7 @@ class MulticastReader:
             ordered_delivery=IN_ORDER if limits.ordered_delivery else ARRIVAL,
             generation_interval_ns=limits.generation_ns,
             burst_limit=limits.window_size,
+            row_max=ROW_MAX,
             loss_check_interval_ns=self._check_interval_ns,
             message_max_bytes=MESSAGE_MAX_BYTES,
             held_max_bytes=MESSAGE_MAX_BYTES,

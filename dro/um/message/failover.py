@@ -32,7 +32,7 @@ from dro.um.message.events import (
     NoSource,
 )
 from dro.um.message.listeners import Listener, topic_bytes
-from dro.um.message.properties import ComposedMessage, Properties, compose
+from dro.um.message.properties import ComposedMessage, Properties, compose, properties_size
 from dro.wire.lbmc.failover import HotFailover
 
 LOSSES_MAX: Final = 1 << 16  # in a row that are reported one by one
@@ -132,7 +132,7 @@ class FailoverListener:
         known = self._of(event.topic)
         known.newest = event.source
         is_whole = self._options.is_in_order or not self._delivery.is_waiting(topic_bytes(event.topic), event.source)
-        size = len(event.data) + MESSAGE_OVERHEAD_BYTES
+        size = len(event.data) + MESSAGE_OVERHEAD_BYTES + properties_size(event.properties)
         known.stream.on_message(event.source, failover, event, size, self._loop.now_ns(), is_whole=is_whole)
         self._hand(event.topic, known)
 

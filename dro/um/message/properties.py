@@ -36,6 +36,8 @@ from dro.wire.lbmc.properties import encode as encode_block
 
 NAME_MAX_BYTES: Final = 250
 PROPERTIES_MAX: Final = 0xFFFF
+PROPERTY_BYTES: Final = 200
+"""About what one takes in memory, beside its text."""
 Value: TypeAlias = bool | int | float | str
 Properties: TypeAlias = Mapping[str, Value]
 
@@ -156,6 +158,13 @@ def compose(
     except LocalProtocolError as e:
         raise UsageError(str(e)) from e
     return ComposedMessage(data, (AppHdrChain(tuple(elements)),) if elements else ())
+
+
+def properties_size(properties: Properties | None) -> int:
+    """Count the bytes that they take in memory, about."""
+    if properties is None:
+        return 0
+    return sum(PROPERTY_BYTES + len(name) + (len(v) if isinstance(v, str) else 0) for name, v in properties.items())
 
 
 def batch_marks(start: bool, end: bool) -> int:

@@ -20,7 +20,7 @@ from dro.loop import Loop
 from dro.proto.unicast.messages import ReceivedResponse
 from dro.sqn import add
 from dro.um.message.events import ResponseMsg, UsageError
-from dro.um.message.properties import read_content
+from dro.um.message.properties import properties_size, read_content
 from dro.um.message.unicast import UnicastMessages, failure, target_text
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.data_blocks import ODomain, Request
@@ -138,7 +138,7 @@ class WaitingResponses:
 
     def put(self, response: ResponseMsg) -> None:
         """Keep it; dropped while too many wait."""
-        size = len(response.data) + _RESPONSE_BYTES
+        size = _size(response)
         if self._waiting_bytes + size <= WAITING_MAX_BYTES:
             self._waiting.append(response)
             self._waiting_bytes += size
@@ -154,8 +154,12 @@ class WaitingResponses:
             assert self.failed is not None
             raise self.failed
         response = self._waiting.popleft()
-        self._waiting_bytes -= len(response.data) + _RESPONSE_BYTES
+        self._waiting_bytes -= _size(response)
         return response
+
+
+def _size(response: ResponseMsg) -> int:
+    return len(response.data) + _RESPONSE_BYTES + properties_size(response.properties)
 
 
 class UnicastRequests:

@@ -17,6 +17,9 @@ from dro.wire.lbmc.message import Message
 
 HEADER_CODES: Final = frozenset({BlockType.REQUEST, BlockType.APPHDR_CHAIN})
 """Messages with none of these blocks have no headers."""
+ELEMENTS_MAX: Final = 64
+ELEMENT_BYTES: Final = 128
+"""About what an element takes in memory, beside its data."""
 _MULTICAST: Final = 0xE0000000
 
 
@@ -45,6 +48,11 @@ class MessageHeaders:
     elements: Sequence[tuple[int, bytes, int]] = ()
 
     @property
+    def size(self) -> int:
+        """Bytes that they take in memory, about."""
+        return ELEMENT_BYTES * (1 + len(self.elements)) + sum(len(data) for _, data, _ in self.elements)
+
+    @property
     def properties_length(self) -> int:
         """Bytes of message properties at the end of the whole message."""
         kind = AppHdrType.PROPERTIES_LENGTH
@@ -61,7 +69,10 @@ def is_request_port(ip: int, port: int) -> bool:
 
 
 def read_headers(message: Message) -> MessageHeaders | None:
-    """Read the headers; None when there are none. Raises: DecodeError for a request that cannot be answered."""
+    """Read the headers; None when there are none.
+
+    Raises: DecodeError for a request that cannot be answered, and for more than `ELEMENTS_MAX` application headers.
+    """
     request = message.get(Request)
     elements = [
         (e.type, e.data, e.subtype)
@@ -69,6 +80,8 @@ def read_headers(message: Message) -> MessageHeaders | None:
         if isinstance(block, AppHdrChain)
         for e in block.elements
     ]
+    if len(elements) > ELEMENTS_MAX:
+        raise DecodeError("lbmc.apphdr_chain", f"{len(elements)} application headers, at most {ELEMENTS_MAX}")
     if request is None:
         return MessageHeaders(None, tuple(elements)) if elements else None
     if request.transport or not request.request_index or not is_request_port(request.ip, request.port):

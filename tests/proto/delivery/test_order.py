@@ -22,6 +22,7 @@ from dro.proto.delivery.order import (
 )
 from dro.proto.delivery.reassembly import Delivered
 from dro.sqn import add
+from dro.wire.lbmc.headers import MessageHeaders
 
 
 def short(events: list[DeliveryEvent]) -> list[str]:
@@ -67,6 +68,35 @@ def test_what_is_given_up_from_beside_in_a_long_row_is_a_burst() -> None:
         f"{(1 << 30) + 2000}",
         f"{(1 << 30) + 2001}..{(1 << 30) + 4999}",
     ]
+
+
+def test_more_in_a_row_than_is_told_one_by_one_is_a_burst() -> None:
+    c = DeliveryController(DeliveryConfig(burst_limit=10_000, row_max=100, immediate=True))
+    assert feed(c, 0, 101, at=0) == ["0", *(f"-{n}" for n in range(1, 101)), "101"]
+    assert feed(c, 203, at=1) == ["102..202", "203"]
+
+
+def test_what_is_held_is_counted_with_its_headers() -> None:
+    c = DeliveryController(DeliveryConfig())
+    headers = MessageHeaders(None, ((1, b"x" * 100, 0),))
+    c.on_fragment(0, None, b"0", 0)
+    for sqn in (2, 3):
+        c.on_fragment(sqn, None, b"abc", 0, 0, headers)
+    assert c.held_bytes == 2 * (3 + headers.size)
+    assert headers.size > 100
+    c.on_fragment(1, None, b"1", 0)
+    assert c.held_bytes == 0
+    assert taken(c) == ["0", "1", "2", "3"]
+
+
+def test_what_a_source_retains_is_fetched_however_much_it_is() -> None:
+    """Nothing is kept for what is missing, so nothing bounds it."""
+    c = DeliveryController(DeliveryConfig())
+    c.begin_at(0)
+    c.hold(is_on=True)
+    c.expect_before(1 << 20)
+    assert feed(c, 1 << 20, 0) == ["0"]
+    assert c.expected == 1
 
 
 def tsni(c: DeliveryController, sqn: int, at: float) -> list[str]:

@@ -18,7 +18,7 @@ from dro.proto.stream.recovery import RecoveryPhase
 from dro.proto.stream.retention import RetentionConfig
 from dro.sqn import MASK, add
 from dro.state import restore, snapshot
-from tests.fakes.origins import LATE_FLAG, OTR, OTR_FLAG, USUAL, Talk
+from tests.fakes.origins import LATE, LATE_FLAG, OTR, OTR_FLAG, USUAL, Talk
 
 ORDERS = pytest.mark.parametrize("order", [1, -1, 0])
 ONLY_OTR = replace(USUAL, late_join=None, otr=OTR)
@@ -59,6 +59,16 @@ def test_what_is_lost_and_doubled_on_the_way_changes_nothing(order: int) -> None
     talk.send(200, every_ms=10)
     talk.run(60_000)
     assert in_order(talk, 0, 500)
+
+
+def test_without_a_limit_not_more_are_asked_for_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.proto.stream.recovery.ASKED_MAX", 100)
+    talk = Talk(replace(USUAL, late_join=replace(LATE, outstanding_max=0), proximity=1 << 31))
+    talk.loses = lambda kind, number: kind == "answer" and number > 0
+    talk.send(500)
+    talk.join()
+    talk.run(2000)
+    assert len({ask.sqn for ask in talk.asks if isinstance(ask, AskAgain)}) == 100
 
 
 def test_no_more_than_so_many_are_outstanding_and_the_oldest_is_asked_for_first() -> None:

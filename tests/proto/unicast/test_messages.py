@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dro.proto.delivery.fragment import message_limit
+from dro.proto.delivery.reassembly import PIECE_BYTES
 from dro.proto.unicast.messages import (
     MESSAGE_MAX_BYTES,
     PARTS_MAX_BYTES,
@@ -119,8 +120,8 @@ def test_the_largest_message_of_a_source_can_be_sent_again() -> None:
     assert taken.message.get(Frag) == Frag(98, 0, MESSAGE_MAX_BYTES)
 
 
-def made(*blocks: AnyBlock, index: int = 0, payload: bytes = b"x", end: int = 0) -> bytes:
-    return lbmc.encode(lbmc.Message(MessageType.MESSAGE, index, 0, blocks, payload, end))
+def made(*blocks: AnyBlock, index: int = 0, sqn: int = 0, payload: bytes = b"x", end: int = 0) -> bytes:
+    return lbmc.encode(lbmc.Message(MessageType.MESSAGE, index, sqn, blocks, payload, end))
 
 
 ASKS = Request(7, HERE.ip, HERE.port)
@@ -133,6 +134,7 @@ ASKS = Request(7, HERE.ip, HERE.port)
         (made(ASKS)[:-1], NotTaken.BROKEN),
         (made(Request(7, HERE.ip, 0)), NotTaken.BROKEN),
         (made(Request(0, HERE.ip, 1)), NotTaken.BROKEN),
+        (made(*([AppHdrChain((ChainElement(1, b""),))] * 65)), NotTaken.BROKEN),
         (made(Request(7, 0, 1)), NotTaken.BROKEN),
         (made(Request(7, 0xE0000001, 1)), NotTaken.BROKEN),
         (made(Request(7, HERE.ip, 1, transport=1)), NotTaken.BROKEN),
@@ -163,6 +165,15 @@ def test_pieces_of_few_messages_are_kept(monkeypatch: pytest.MonkeyPatch, limit:
         assert reader.read(pieces[0], PEER) is None
     results = [reader.read(pieces[1], PEER) for pieces in streams[::-1]]
     assert results == [received(data, 7, HERE)] * 16 + [None]
+
+
+def test_small_pieces_count_with_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dro.proto.unicast.messages.PARTS_MAX_BYTES", 10 * PIECE_BYTES)
+    reader = UnicastReader()
+    for number in range(20):
+        assert reader.read(made(ASKS, Frag(2 * number, 0, 2), sqn=2 * number), (PEER[0], number)) is None
+    last = [reader.read(made(Frag(2 * n, 1, 2), sqn=2 * n + 1), (PEER[0], n)) for n in range(20)]
+    assert [taken is not None for taken in last].count(True) < 10
 
 
 def test_a_stream_is_known_by_its_connection_without_a_number() -> None:

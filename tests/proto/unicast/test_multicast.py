@@ -119,6 +119,17 @@ def test_a_loss_check_interval_is_kept() -> None:
     assert (now_ns, texts(events)) == (s(1), [1, b"2"])
 
 
+def test_a_long_gap_within_the_window_is_one_loss_too() -> None:
+    """What one message of a stranger costs does not grow with the gap before it."""
+    reader, writer = MulticastReader(LIMITS), MulticastWriter(OTID)
+    first, *_, last = numbered(writer, 5000)
+    assert texts(reader.read(first, DRO, 0)) == [b"0"]
+    assert reader.read(last, DRO, 0) == []
+    loss, message = reader.on_timer(s(3600))
+    assert loss == MulticastLoss(format_source(ONE), 1, 4998)
+    assert texts([message]) == [b"4999"]
+
+
 def test_a_gap_beyond_the_window_is_one_loss() -> None:
     reader = MulticastReader(LIMITS)
     first, far = (lbmc.encode(lbmc.Message(MessageType.MESSAGE, 0, n, (), b"%d" % n)) for n in (0, 20_000))
