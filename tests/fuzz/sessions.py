@@ -237,10 +237,11 @@ def _recovery(mode: int, *, late_join: bool) -> Callable[[bytes], Hashable]:
             for event in controller.take_events():
                 kinds.add(type(event).__name__)
                 is_burst = isinstance(event, LossBurst)
-                sqn = event.first_sqn + event.count - 1 & MASK if isinstance(event, LossBurst) else event.sqn
-                if mode == ARRIVAL and controller._is_before_start(sqn):
+                first, count = (event.first_sqn, event.count) if isinstance(event, LossBurst) else (event.sqn, 1)
+                if mode == ARRIVAL and not is_burst and controller._is_before_start(first):
                     continue  # repeats of those are not known
-                before, at, last = at, at + _ahead(sqn, last), sqn
+                assert count > 0
+                before, at, last = at, at + _ahead(first, last) + count - 1, first + count - 1 & MASK
                 assert is_burst or at not in settled, "settled twice"
                 assert mode == ARRIVAL or not settled or at > before, "out of order"
                 settled.add(at)

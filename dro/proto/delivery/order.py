@@ -342,7 +342,7 @@ class DeliveryController:
         elif self._held:  # handed up at arrival: the burst begins after the newest of them
             newest = max(ahead(held, expected) for held in self._held)
             expected = self._give_up(add(expected, newest))
-        missing = ahead(sqn, expected)
+        missing = sqn - expected & MASK  # it may be more than half around
         self._held.clear()
         self._held_bytes = 0
         self._gaps.clear()

@@ -42,6 +42,8 @@ HELD_MAX_BYTES: Final = 1 << 26
 """Of live fragments, before the source has said what it retains."""
 ASKED_MAX: Final = 1 << 16
 """Requests that are not answered, where options set no limit."""
+SPAN_MAX: Final = 1 << 30
+"""Sqns from the oldest that is missing to the newest: of more nobody could say which is older."""
 _INTERVAL_LEAST_NS: Final = ms(1)
 
 
@@ -179,7 +181,7 @@ class Recovery:
     def on_retained(self, low: int, high: int, now_ns: int) -> None:
         """The source says that it retains `low` to `high`; `high` + 1 to `high`: nothing."""
         after = add(high, 1)
-        if ahead(after, low) < 0:
+        if not 0 <= ahead(after, low) <= SPAN_MAX:
             return
         if self.phase is RecoveryPhase.ASKING:
             self._begin(low, after, now_ns)
@@ -299,7 +301,8 @@ class Recovery:
         """Note that all before `end` were sent; False for a leap that is too wide to be true."""
         assert self._end is not None
         leap = ahead(end, self._newest_end())
-        if leap > MISSING_MAX:
+        expected = self._controller.expected
+        if leap > MISSING_MAX or (expected is not None and ahead(end, expected) > SPAN_MAX):
             return False
         if leap > 0:
             self._end = end
