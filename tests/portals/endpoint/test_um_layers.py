@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
+from dro.config.dro_xml.unsupported import unsupported
 from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.metrics.slots import Slot
@@ -217,13 +217,14 @@ def test_options_by_topic_that_nothing_asks_for_are_told(tmp_path: Path, stepper
     daemon = um_file(
         tmp_path,
         """<context name="out"><sources><topic topicname="x">
-        <options type="source"><option name="late_join" default-value="1"/></options></topic></sources></context>""",
+        <options type="source"><option name="ume_late_join" default-value="1"/></options></topic></sources>
+        </context>""",
     )
     names = {1: "<source-context-name>out</source-context-name>"}
     with one_process(tmp_path, stepper, 2, daemon=daemon, portal_xml=names) as dro:
-        warnings = [str(limit) for limit in unsupported(dro.config) if isinstance(limit, ConfigWarning)]
-        (line,) = [text for text in warnings if "UM options without effect yet" in text]
-        assert f"source late_join ({tmp_path}/um.xml:" in line
+        told = [str(limit) for limit in unsupported(dro.config) if not isinstance(limit, ConfigError)]
+        (line,) = [text for text in told if "UM options without effect here" in text]
+        assert f"source ume_late_join ({tmp_path}/um.xml:" in line
 
 
 def test_ten_thousand_topics_of_equal_options_keep_one_set(tmp_path: Path, stepper: Stepper) -> None:

@@ -72,7 +72,7 @@ def test_the_text_is_not_kept_in_git() -> None:
         ("tnwgdctl diff ", {"my.xml"}, {"reload"}),
         ("tnwgdctl status --", {"--json", "--run-dir", "--dro"}, {"status"}),
         ("tnwgd-top --", {"--once", "--json", "--shm", "--dro"}, {"status"}),
-        ("lbmsrc --", {"--length", "--config", "--late-join"}, {"--channel", "--monitor-ctx"}),
+        ("lbmsrc --", {"--length", "--config", "--late-join", "--channel"}, {"--monitor-ctx"}),
         ("lbmsrc -c ", {"my.xml"}, set()),
         ("lbmrcv --ver", {"--verify", "--verbose"}, {"--msgs"}),
         ("lbmwrcv --ord", {"--orderchecks"}, {"--verify"}),
