@@ -1,4 +1,4 @@
-"""What a delivery controller is told of its receiver, and what it counts. No behaviour."""
+"""What a delivery controller is told of its receiver, and what it counts. No state."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from dro.clock import NS_PER_S
+from dro.wire.lbmc.headers import MessageHeaders
 
 NEVER_NS: Final = 1 << 62
 """Later than any deadline."""
+
+
+def held_size(payload: bytes | memoryview, headers: MessageHeaders | None) -> int:
+    """Count the bytes of a fragment with its headers, as they take memory, about."""
+    return len(payload) + (0 if headers is None else headers.size)
 
 
 @dataclass(frozen=True, slots=True)

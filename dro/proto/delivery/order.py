@@ -5,7 +5,6 @@ Called by the client library for each fragment and TSNI of a source; never by a 
 
 Three modes (`ordered_delivery`): 1 messages in topic order, -1 messages in arrival order, 0 fragments in arrival order.
 All three settle every sqn after the first exactly once: handed up, reported as lost, or part of a burst.
-
 Gap rules (UM documentation, "delivery controller and unrecoverable loss"):
 
     gap seen            deadline = now + NAK generation interval of the transport (or the DRO recovery timeout, or 0)
@@ -29,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from dro.proto.delivery.config import NEVER_NS, DeliveryConfig, DeliveryStats
+from dro.proto.delivery.config import NEVER_NS, DeliveryConfig, DeliveryStats, held_size
 from dro.proto.delivery.reassembly import ArrivalReassembly, Delivered, Frag, InOrderReassembly, Payload, Refusal
 from dro.sqn import MASK, add, ahead
 from dro.state import Same, StateLayout
@@ -242,8 +241,6 @@ class DeliveryController:
             self._events = []
         return events
 
-    # for recovery from beside the session
-
     def hold(self, *, is_on: bool) -> None:
         """Deliver in order whatever the mode is, and nothing by `accept_run`; a replaced session loses nothing."""
         self.is_recovering = is_on
@@ -309,8 +306,6 @@ class DeliveryController:
         """Whether more fragments can be held, with as many bytes again as are held."""
         return len(self._held) < self._map_limit and 2 * self._held_bytes < self._cfg.held_max_bytes
 
-    # ------------------------------------------------------------------------------------------------ inside
-
     def _begin(self, sqn: int, frag: Frag | None) -> int | None:
         """Set where delivery begins; None while only middles of messages came."""
         tentative = self._tentative
@@ -361,7 +356,7 @@ class DeliveryController:
         """Take a fragment whose sqn is not settled."""
         if self._orders and sqn != self.expected:
             self._held[sqn] = (frag, bytes(payload), flags, headers)
-            self._held_bytes += len(payload) + (0 if headers is None else headers.size)
+            self._held_bytes += held_size(payload, headers)
             return
         if sqn == self.expected:
             self.expected = add(sqn, 1)
@@ -379,7 +374,7 @@ class DeliveryController:
         while expected in held:
             entry = held.pop(expected)
             if entry is not None:
-                self._held_bytes -= _size(entry)
+                self._held_bytes -= held_size(entry[1], entry[3])
                 self._hand(expected, *entry)
             expected = (expected + 1) & MASK
         self.expected = expected
@@ -401,7 +396,7 @@ class DeliveryController:
         """Do it sqn by sqn."""
         expected = self.expected
         assert expected is not None
-        held, lost = self._held, None
+        held, lost = self._held, None  # the last of those that are missing in a row
         while ahead(end, expected) > 0:
             if expected in held:
                 if lost is not None:
@@ -409,7 +404,7 @@ class DeliveryController:
                     lost = None
                 entry = held.pop(expected)
                 if entry is not None:
-                    self._held_bytes -= _size(entry)
+                    self._held_bytes -= held_size(entry[1], entry[3])
                     self._hand(expected, *entry)
             else:
                 self._lose(expected)
@@ -485,10 +480,6 @@ class DeliveryController:
         if self._handed_up and (self._in_order or not self._is_before_start(sqn)):
             self.stats.lost += 1
             self._events.append(Lost(sqn))
-
-
-def _size(entry: _Held) -> int:
-    return len(entry[1]) + (0 if entry[3] is None else entry[3].size)
 
 
 StateLayout(

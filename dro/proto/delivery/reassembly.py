@@ -166,7 +166,7 @@ class ArrivalReassembly:
 
     @property
     def held_bytes(self) -> int:
-        """What is held takes about so much memory."""
+        """Count what is held, as it takes memory, about."""
         return self._have + self._extra
 
     def take(
