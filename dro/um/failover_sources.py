@@ -17,7 +17,7 @@ BITS: Final = 32
 
 
 class PlainSource(Protocol):
-    """What sources of both interfaces have."""
+    """Names what sources of both interfaces have."""
 
     @property
     def topic(self) -> str: ...
@@ -62,7 +62,7 @@ S = TypeVar("S", bound=PlainSource)
 
 
 class _NumberedSource(Generic[S]):
-    """What both have."""
+    """Holds a source and its numbering, for both interfaces."""
 
     def __init__(self, source: S) -> None:
         self._source = source

@@ -9,10 +9,8 @@ from typing import Final
 
 import pytest
 
-from tests.daemon.test_peers import Chain
-from tests.network.plans import PAIR
+from tests.daemon.test_peers import Chain, running_pair
 from tests.rigs.lbm_tools import Tool
-from tests.rigs.network import Plan, Ports
 
 TOPIC: Final = "late.test"
 COUNT: Final = 1000
@@ -20,16 +18,8 @@ COUNT: Final = 1000
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    ports: Ports = PAIR  # type: ignore[assignment]
-    chain = Chain(Plan(tmp_path, ports))
-    try:
-        for name in PAIR:
-            chain.start_dro(name)
+    with running_pair(tmp_path) as chain:
         yield chain
-    finally:
-        for name in list(chain.processes):
-            chain.end(name)
-        chain.plan.close()
 
 
 def sqns_of(receiver: Tool) -> list[str]:

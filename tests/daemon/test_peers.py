@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,21 @@ class Chain:
 
     def logs(self) -> str:
         return "\n".join(path.read_text()[-4000:] for path in sorted(self.plan.folder.glob("*.log")))
+
+
+@contextmanager
+def running_pair(folder: Path) -> Iterator[Chain]:
+    """Run DRO A with TRD 1 and DRO B with TRD 2, and the link between them."""
+    ports: Ports = PAIR  # type: ignore[assignment]
+    chain = Chain(Plan(folder, ports))
+    try:
+        for name in PAIR:
+            chain.start_dro(name)
+        yield chain
+    finally:
+        for name in list(chain.processes):
+            chain.end(name)
+        chain.plan.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,26 +13,16 @@ import pytest
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event, RequestMsg
-from tests.daemon.test_peers import Chain
-from tests.network.plans import PAIR
+from tests.daemon.test_peers import Chain, running_pair
 from tests.rigs.lbm_tools import Tool
-from tests.rigs.network import Plan, Ports
 
 PATIENCE_S: Final = 60
 
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    ports: Ports = PAIR  # type: ignore[assignment]
-    chain = Chain(Plan(tmp_path, ports))
-    try:
-        for name in PAIR:
-            chain.start_dro(name)
+    with running_pair(tmp_path) as chain:
         yield chain
-    finally:
-        for name in list(chain.processes):
-            chain.end(name)
-        chain.plan.close()
 
 
 def test_requests_on_a_topic_cross_two_dros(chain: Chain) -> None:

@@ -12,7 +12,7 @@ from dro.config.um.sets import CTX, RCV, SRC, WRCV, OptionSet, option
 
 @dataclass(frozen=True, slots=True)
 class RetentionOptions(OptionSet):
-    """What a source keeps for receivers that ask for it again."""
+    """Say what a source keeps for receivers that ask for it again."""
 
     late_join: bool = option(SRC, "late_join")
     size_threshold_bytes: int = option(SRC, "retransmit_retention_size_threshold")
@@ -28,7 +28,7 @@ class RetentionOptions(OptionSet):
 
 @dataclass(frozen=True, slots=True)
 class LateJoinOptions(OptionSet):
-    """What a receiver asks a source for when it comes."""
+    """Say what a receiver asks a source for when it comes."""
 
     is_used: bool = option(RCV, "use_late_join")
     info_interval_ns: int = option(RCV, "late_join_info_request_interval")
@@ -43,7 +43,7 @@ class LateJoinOptions(OptionSet):
 
 @dataclass(frozen=True, slots=True)
 class OtrOptions(OptionSet):
-    """What a receiver asks a source for when something is missing. `use`: 0 never, 1 always, 2 of persistent ones."""
+    """Say what a receiver asks for when messages are missing. `use`: 0 never, 1 always, 2 of persistent ones."""
 
     use: int = option(RCV, "use_otr")
     otr_delay_ns: int = option(RCV, "otr_request_initial_delay")

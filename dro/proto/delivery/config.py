@@ -1,4 +1,4 @@
-"""What a delivery controller is told of its receiver, and what it counts. No state."""
+"""Configure a delivery controller by its receiver and its session, and count what it does. No state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def held_size(payload: bytes | memoryview, headers: MessageHeaders | None) -> in
 
 @dataclass(frozen=True, slots=True)
 class DeliveryConfig:
-    """What one controller needs to know of its receiver and of the transport session that feeds it."""
+    """Tell one controller of its receiver and of the transport session that feeds it."""
 
     ordered_delivery: int = 1
     generation_interval_ns: int = 10 * NS_PER_S  # of the NAKs of the session

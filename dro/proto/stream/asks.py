@@ -1,4 +1,4 @@
-"""What a stream asks of the origin of its source, and what it may ask. No behaviour: that is `recovery`, beside it."""
+"""Name what a stream asks of the origin of its source, and what it may ask. No behaviour: see `recovery`."""
 
 from __future__ import annotations
 

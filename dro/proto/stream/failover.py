@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FailoverConfig:
-    """What one merged stream needs to know of its receiver."""
+    """Tell one merged stream of its receiver."""
 
     wait_ns: int = 10 * NS_PER_S
     is_in_order: bool = True

@@ -39,7 +39,7 @@ from dro.state import StateLayout
 from dro.wire.lbmc.headers import MessageHeaders
 
 HELD_MAX_BYTES: Final = 1 << 26
-"""Of live fragments, before the source has said what it retains."""
+"""Limits the live fragments that wait until the source has said what it retains."""
 ASKED_MAX: Final = 1 << 16
 """Requests that are not answered, where options set no limit."""
 SPAN_MAX: Final = 1 << 30

@@ -37,7 +37,7 @@ from dro.wire.lbmc.failover import HotFailover
 
 LOSSES_MAX: Final = 1 << 16  # in a row that are reported one by one
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""What a message that is held takes beside its data."""
+"""Counts for what a held message takes beside its data."""
 
 
 def refuse_hotlinks(options: UmOptions, scope: str) -> None:

@@ -42,7 +42,7 @@ from dro.wire.lbmc.data_blocks import ODomain, TopicName
 from dro.wire.source_string import TransportAddress
 
 NAME_MAX_BYTES: Final = 251
-"""Of a topic that travels in the message."""
+"""Limits a topic that travels in the message."""
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
 

@@ -1,4 +1,4 @@
-"""What applications say beside the data of a message: properties, channel, hot failover number, marks of batches.
+"""Write and read what stands beside the data of a message: properties, channel, hot failover number, marks of batches.
 
 Values of properties are bool, int, float and str. An int is sent as the smallest signed type that holds it, a float as
 a double, unless `Byte`, `Short`, `Int`, `Long` or `Float` say which; these are also what is received, and are
@@ -172,7 +172,7 @@ def batch_marks(start: bool, end: bool) -> int:
 
 
 class MessageContent(NamedTuple):
-    """What a received message says. `faults` are headers that cannot be read, and count as if they were not there."""
+    """Holds what a received message says. `faults`: headers that cannot be read, and count as if they were not there."""
 
     data: bytes
     properties: Properties | None = None

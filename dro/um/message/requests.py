@@ -32,7 +32,7 @@ limited = LimitedLogger(log).event
 
 REQUESTS_MAX: Final = 16_384
 WAITING_MAX_BYTES: Final = 1 << 26
-"""Of the responses to one request that the application has not taken."""
+"""Limits the responses to one request that the application has not taken."""
 _RESPONSE_BYTES: Final = 200  # what one of no data counts
 
 A = TypeVar("A")

@@ -63,7 +63,7 @@ _REPEATED: Final = object()
 _TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port"
 _NO_ROUTE_REMEDY: Final = "see that a DRO here has a route to it"
 _REASONS: Final = {
-    Outcome.FULL: "too much waits for that address",
+    Outcome.FULL: "too much waits to be sent",
     Outcome.FAILED: "the connection was refused or broke, or nobody is there",
 }
 

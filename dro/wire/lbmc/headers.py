@@ -12,7 +12,7 @@ from typing import Final
 
 from dro.errors import DecodeError
 from dro.wire.lbmc.codes import BlockType
-from dro.wire.lbmc.data_blocks import AppHdrChain, AppHdrType, ChainElement, Destination, ODomain, Request
+from dro.wire.lbmc.data_blocks import AppHdrChain, AppHdrType, Destination, ODomain, Request
 from dro.wire.lbmc.message import Message
 
 HEADER_CODES: Final = frozenset({BlockType.REQUEST, BlockType.APPHDR_CHAIN})
@@ -56,7 +56,7 @@ class MessageHeaders:
     def properties_length(self) -> int:
         """Bytes of message properties at the end of the whole message."""
         kind = AppHdrType.PROPERTIES_LENGTH
-        return AppHdrChain(tuple(ChainElement(*e) for e in self.elements if e[0] == kind)).properties_length
+        return sum(int.from_bytes(data[:4], "big") for found, data, _ in self.elements if found == kind)
 
     def element(self, kind: int) -> tuple[bytes, int] | None:
         """Return data and subtype of the first element of a type."""
