@@ -172,7 +172,7 @@ def batch_marks(start: bool, end: bool) -> int:
 
 
 class MessageContent(NamedTuple):
-    """Holds what a received message says. `faults`: headers that cannot be read, and count as if they were not there."""
+    """Holds what a received message says. `faults`: headers that cannot be read, as if they were not there."""
 
     data: bytes
     properties: Properties | None = None
