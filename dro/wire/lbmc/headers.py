@@ -1,7 +1,7 @@
 """What a message says beside its data and its place: where answers go, and its application headers.
 
 Called by receivers of all data messages, live, unicast and sent again. No state. Source: wire notes LBMC, 5.1 (REQUEST,
-APPHDR_CHAIN), 6 and 7. Guess: the blocks of a message in pieces are those of its first piece.
+APPHDR_CHAIN), 6 and 7. Guess: the blocks of a message in pieces are those of its first piece; the limit.
 """
 
 from __future__ import annotations
