@@ -150,6 +150,7 @@ class _Stream:
         self.arrivals: list[tuple[int, int]] = []  # topic sqn and bytes of each message, as they came
         self._next: int | None = None
         self._held: dict[int, bytes] = {}
+        self._early: set[int] = set()  # lost probes before the first one heard, repaired behind it
         self._count, self._probe = count, probe
 
     def take(self, sqn: int, payload: bytes) -> None:
@@ -158,7 +159,9 @@ class _Stream:
         elif len(self.arrivals) < ARRIVALS_MAX:
             self.arrivals.append((sqn, len(payload)))
         if self._next is None:
-            self._next = sqn
+            self._next = self._first = sqn
+        if self._is_early(sqn, payload):
+            return
         distance = ahead(sqn, self._next)
         if distance < 0 or sqn in self._held:
             self.heard.duplicates += 1
@@ -169,6 +172,12 @@ class _Stream:
             if ready != PROBE:
                 self._digest.add(ready)
                 self._count()
+
+    def _is_early(self, sqn: int, payload: bytes) -> bool:
+        if payload != PROBE or ahead(sqn, self._first) >= 0 or sqn in self._early:
+            return False
+        self._early.add(sqn)
+        return True
 
     def report(self) -> Heard:
         heard = self.heard
