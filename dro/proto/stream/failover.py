@@ -23,7 +23,7 @@ of the newer generation is left.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -135,7 +135,7 @@ class FailoverStream(Generic[T]):
         self._first = 0  # generation
         self._held: dict[int, tuple[T, int, bool] | None] = {}  # item, size, optional; None: handed up at arrival
         self._held_bytes = 0
-        self._gaps: deque[_NumberGap] = deque()  # in order; the first one begins at `_next`
+        self._gaps: list[_NumberGap] = []  # in order; the first one begins at `_next`
         self._sources: dict[str, _FailoverProgress] = {}
         self._events: list[FailoverEvent[T]] = []
 
@@ -282,21 +282,21 @@ class FailoverStream(Generic[T]):
     def _change(self, start: int, end: int, *, is_here: bool) -> None:
         """Take from the gaps what is here, or mark what was left out on purpose."""
         gaps = self._gaps
-        if not gaps or gaps[-1].end <= start or end <= gaps[0].start:
-            return
-        changed: deque[_NumberGap] = deque()
-        for gap in gaps:
-            low, high = max(gap.start, start), min(gap.end, end)
-            if low >= high or (gap.is_intended and not is_here):
+        first = bisect_right(gaps, start, key=lambda gap: gap.end)
+        behind = bisect_left(gaps, end, first, key=lambda gap: gap.start)
+        changed: list[_NumberGap] = []
+        for gap in gaps[first:behind]:
+            if gap.is_intended and not is_here:
                 changed.append(gap)
                 continue
+            low, high = max(gap.start, start), min(gap.end, end)
             if gap.start < low:
                 changed.append(_NumberGap(gap.start, low, gap.deadline_ns, gap.is_intended))
             if not is_here:
                 changed.append(_NumberGap(low, high, gap.deadline_ns, is_intended=True))
             if high < gap.end:
                 changed.append(_NumberGap(high, gap.end, gap.deadline_ns, gap.is_intended))
-        self._gaps = changed
+        gaps[first:behind] = changed
 
     # settling
 
@@ -338,7 +338,7 @@ class FailoverStream(Generic[T]):
         if end < gap.end:
             gap.start = end
         else:
-            self._gaps.popleft()
+            del self._gaps[0]
             self._drain()
 
     def _drain(self) -> None:

@@ -7,6 +7,7 @@ notes, section 11. Guess: the stream of a topic is forgotten with its last sourc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,7 +16,7 @@ from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.loop import Loop
 from dro.proto.stream.failover import FailoverConfig, FailoverStream, Merged, NumbersLost, NumbersReset
-from dro.timers import Timer
+from dro.timers import Calendar, Due, Timer
 from dro.um.message.delivery import Delivery
 from dro.um.message.events import (
     BOS,
@@ -49,13 +50,18 @@ def refuse_hotlinks(options: UmOptions, scope: str) -> None:
         raise why
 
 
-@dataclass(slots=True)
-class _TopicFailover:
+@dataclass(slots=True, eq=False)
+class _TopicFailover(Due):
     """The merged stream of one topic."""
 
+    topic: str
     stream: FailoverStream[Data]
+    on_wait_over: Callable[[_TopicFailover], object]
     sources: set[str] = field(default_factory=set)
     newest: str = ""  # source that was heard last
+
+    def on_due(self) -> None:
+        self.on_wait_over(self)
 
 
 class FailoverListener:
@@ -74,7 +80,7 @@ class FailoverListener:
             FailoverConfig, wait_ns=self._options.wait_ns, is_in_order=self._options.is_in_order
         )
         self._topics: dict[str, _TopicFailover] = {}
-        self._deadlines: dict[str, int] = {}  # of topics that wait for a number
+        self._calendar = Calendar()  # topics that wait for a number
         self._is_closed = False
         self._timer: Timer | None = None
 
@@ -106,17 +112,17 @@ class FailoverListener:
         known = self._of(topic)
         known.stream.on_source(source, added=added, now_ns=self._loop.now_ns())
         (known.sources.add if added else known.sources.discard)(source)
-        self._hand(topic, known)
+        self._hand(known)
         if not known.sources:
             self._topics.pop(topic, None)
-            self._deadlines.pop(topic, None)
+            self._calendar.set(known, None)
         self._arm()
         self._inner.on_source(topic, source, added=added)
 
     def close(self) -> None:
         self._is_closed = True
         self._topics.clear()
-        self._deadlines.clear()
+        self._calendar = Calendar()
         self._arm()
         self._inner.close()
 
@@ -125,7 +131,7 @@ class FailoverListener:
     def _of(self, topic: str) -> _TopicFailover:
         known = self._topics.get(topic)
         if known is None:
-            known = self._topics[topic] = _TopicFailover(FailoverStream(self._config))
+            known = self._topics[topic] = _TopicFailover(topic, FailoverStream(self._config), self._on_wait_over)
         return known
 
     def _on_number(self, event: Data, failover: HotFailover) -> None:
@@ -134,10 +140,11 @@ class FailoverListener:
         is_whole = self._options.is_in_order or not self._delivery.is_waiting(topic_bytes(event.topic), event.source)
         size = len(event.data) + MESSAGE_OVERHEAD_BYTES + properties_size(event.properties)
         known.stream.on_message(event.source, failover, event, size, self._loop.now_ns(), is_whole=is_whole)
-        self._hand(event.topic, known)
+        self._hand(known)
 
-    def _hand(self, topic: str, known: _TopicFailover) -> None:
+    def _hand(self, known: _TopicFailover) -> None:
         """Hand up what the stream of a topic has settled."""
+        topic = known.topic
         events: list[Event] = []
         for event in known.stream.take_events():
             match event:
@@ -152,16 +159,13 @@ class FailoverListener:
                         events.append(LossBurst(topic, known.newest, first, count))
                     else:
                         events.extend(Loss(topic, known.newest, first + i) for i in range(count))
-        deadline = known.stream.next_deadline()
-        if deadline is None:
-            self._deadlines.pop(topic, None)
-        else:
-            self._deadlines[topic] = deadline
+        if not self._is_closed:
+            self._calendar.set(known, known.stream.next_deadline())
         if events:
             self._inner.on_events(events)
 
     def _arm(self) -> None:
-        deadline = min(self._deadlines.values(), default=None)
+        deadline = self._calendar.next_deadline()
         timer = self._timer
         if timer is not None and timer.is_pending:
             if timer.when_ns == deadline:
@@ -170,12 +174,13 @@ class FailoverListener:
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
-        now_ns = self._loop.now_ns()
-        for topic in [topic for topic, deadline in self._deadlines.items() if deadline <= now_ns]:
-            if (known := self._topics.get(topic)) is not None:
-                known.stream.on_timer(now_ns)
-                self._hand(topic, known)
+        self._calendar.run_due(self._loop.now_ns())
         self._arm()
+
+    def _on_wait_over(self, known: _TopicFailover) -> None:
+        if not self._is_closed:
+            known.stream.on_timer(self._loop.now_ns())
+            self._hand(known)
 
 
 class FailoverNumbering:

@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 
+from dro.clock import ms
 from dro.config.um.options import UmOptions
 from dro.errors import ConfigError
 from dro.um.async_api import Context
@@ -273,6 +274,39 @@ def test_a_receiver_that_is_closed_leaves_nothing(lbtrm_config: Config, stepper:
         assert listener() is None
     finally:
         gc.enable()
+    for context in (a, b):
+        context.close_children()
+        context.close()
+
+
+def test_each_topic_of_a_pattern_waits_its_own_time(lbtrm_config: Config, stepper: Stepper) -> None:
+    """One of two sources of each topic says nothing; the gap of "late" begins 300 ms after that of "early"."""
+    config = lbtrm_config.with_("wildcard_receiver", "hf_receiver", 1)
+    a, b = MessageContext(config, stepper.loop), MessageContext(config, stepper.loop)
+    events: list[Event] = []
+    b.wildcard("^(early|late)$", CallbackListener(events.append), UmOptions())
+    sources = {
+        topic: [a.source(topic, UmOptions(), hot_failover=True) for _ in range(2)] for topic in ("early", "late")
+    }
+    stepper.until(lambda: len(b.core.bound_sources) == 4)
+    began_ns = {}
+    for topic, (source, _) in sources.items():
+        for number in (1, 3):
+            made = FailoverNumbering().compose(b"", number, 32, is_optional=False, properties=None, channel=None)
+            source.send(made.data, blocks=made.blocks)
+        began_ns[topic] = stepper.loop.now_ns()
+        stepper.run(300)
+    over_ns: dict[str, int] = {}
+
+    def is_over(topic: str) -> bool:
+        return any(isinstance(event, Data) and event.topic == topic and event.hf_sqn == 3 for event in events)
+
+    for topic in began_ns:
+        stepper.until(lambda topic=topic: is_over(topic))  # type: ignore[misc]
+        over_ns[topic] = stepper.loop.now_ns()
+        assert is_over("late") == (topic == "late")
+    wait_ns = {topic: over_ns[topic] - began_ns[topic] for topic in began_ns}
+    assert abs(wait_ns["early"] - wait_ns["late"]) < ms(50)
     for context in (a, b):
         context.close_children()
         context.close()
