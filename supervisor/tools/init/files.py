@@ -252,8 +252,8 @@ def um_text(trd: NewTrd, domain_id: int, block: int) -> str:
     base = _FIRST_PORT + (block + (block >= _WEB_BLOCK)) * _PORTS_PER_TRD
     data_group = None
     if trd.group:
-        group = ipaddress.IPv4Address(trd.group)  # the data has the four beside it
-        data_group = group + 1 if int(group) & 0xFF <= 250 else group - 4
+        group = ipaddress.IPv4Address(trd.group)  # data and immediate messages have the five beside it
+        data_group = group + 1 if int(group) & 0xFF <= 250 else group - 5
     return _render("trd.cfg", trd=trd, domain_id=domain_id, base=base, data_group=data_group)
 
 

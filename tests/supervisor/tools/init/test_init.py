@@ -20,6 +20,7 @@ from dro.config.dro_xml.model import DroConfig, statistics_on
 from dro.config.dro_xml.unsupported import ConfigWarning, unsupported
 from dro.config.um.sets import tr_ways
 from dro.errors import ConfigError
+from dro.transport.sockets import ip_number
 from supervisor.main import main
 from supervisor.tools.init import main as init
 from supervisor.tools.init.files import (
@@ -376,11 +377,16 @@ def test_bad_groups(text: str) -> None:
 def test_data_groups_are_groups_beside_that_of_resolution(group: str, tmp_path: Path) -> None:
     arguments = ["peer", "--trd", f"127.0.0.1,{group}:9", "--listen", "9", "--output", str(tmp_path / "p.xml")]
     assert init.main(arguments) == 0
+    [config] = tmp_path.glob("*.cfg")
+    config.write_text(config.read_text().replace("# context mim_", "context mim_"))
     [portal] = load(tmp_path / "p.xml").portals
+    immediate = ip_number(str(portal.um.value("context", "mim_address")))
     low = str(portal.um.value("context", "transport_lbtrm_multicast_address_low"))
     high = str(portal.um.value("context", "transport_lbtrm_multicast_address_high"))
     assert low.rsplit(".", 1)[0] == high.rsplit(".", 1)[0] == group.rsplit(".", 1)[0]
     assert group not in (low, high)
+    assert immediate == ip_number(high) + 1 != ip_number(group)
+    assert immediate & 0xFF > 4, "in the same 256"
 
 
 def test_odd_names_are_written_as_they_are() -> None:
