@@ -349,7 +349,7 @@ class Recovery:
         expected = controller.expected
         if expected is None or self.phase is RecoveryPhase.ASKING:
             return
-        settled = list(takewhile(lambda sqn: ahead(sqn, expected) < 0, asked))
+        settled = list(takewhile(lambda sqn: not 0 <= ahead(sqn, expected) <= SPAN_MAX, asked))
         for sqn in settled:
             del asked[sqn]
         if self.phase is RecoveryPhase.FETCHING:

@@ -52,6 +52,8 @@ limited = LimitedLogger(logging.getLogger(__name__)).event
 
 QUEUED_MAX_BYTES: Final = 1 << 26
 """Of all ways."""
+ASKED_MAX_BYTES: Final = 1 << 22
+"""Of what one context asks for again."""
 WAITING_MAX: Final = 256
 ROUTE_WAIT_NS: Final = s(3)
 _CONTROL_BYTES: Final = 128
@@ -215,6 +217,7 @@ class UnicastMessages:
         self._routes = DomainRouteTable()
         self._ways: dict[Sender, _Way] = {}
         self._queued_bytes = 0
+        self._asked_bytes: Counter[ContextAddress] = Counter()  # of what is queued, by who has asked for it again
         self._waiting: list[_Outgoing] = []
         self._timer: Timer | None = None
         self._is_closed = False
@@ -288,12 +291,22 @@ class UnicastMessages:
     ) -> None:
         if self._is_closed:
             return
-        most = QUEUED_MAX_BYTES if owner is not _REPEATED else QUEUED_MAX_BYTES // 2
-        if self._queued_bytes and self._queued_bytes + size > most:
+        if not self._has_room(to, size, is_repeated=owner is _REPEATED):
             on_failed(_REASONS[Outcome.FULL], "")
             return
+        message = _Outgoing(to, write, on_failed, size, self._loop.now_ns() + ROUTE_WAIT_NS, owner, on_sent)
         self._queued_bytes += size
-        self._send(_Outgoing(to, write, on_failed, size, self._loop.now_ns() + ROUTE_WAIT_NS, owner, on_sent))
+        if owner is _REPEATED:
+            self._asked_bytes[to] += size
+        self._send(message)
+
+    def _has_room(self, to: ContextAddress, size: int, *, is_repeated: bool) -> bool:
+        """Say whether a message may be queued; one may when nothing else is."""
+        asked = self._asked_bytes.get(to, 0) if is_repeated else 0
+        if asked and asked + size > ASKED_MAX_BYTES:
+            return False
+        most = QUEUED_MAX_BYTES // 2 if is_repeated else QUEUED_MAX_BYTES
+        return not self._queued_bytes or self._queued_bytes + size <= most
 
     def _send(self, message: _Outgoing) -> None:
         """Send it on the way to its domain, or let it wait for one."""
@@ -322,6 +335,10 @@ class UnicastMessages:
 
     def _on_gone(self, message: _Outgoing) -> None:
         self._queued_bytes -= message.size
+        if message.owner is _REPEATED:
+            self._asked_bytes[message.to] -= message.size
+            if not self._asked_bytes[message.to]:
+                del self._asked_bytes[message.to]
 
     def _check_ways(self) -> None:
         self._timer = None

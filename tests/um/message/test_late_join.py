@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from weakref import ref
 
 import pytest
@@ -19,7 +20,7 @@ from dro.um.message.client_config import Config, object_options
 from dro.um.message.context import MessageContext
 from dro.um.message.events import FLAG_OTR, FLAG_RETRANSMIT, Data, Event, Loss, LossBurst
 from dro.um.message.receiver import CallbackListener
-from dro.um.message.unicast import QUEUED_MAX_BYTES
+from dro.um.message.unicast import ASKED_MAX_BYTES, QUEUED_MAX_BYTES
 from dro.wire.lbmc.data_blocks import LjiReq, UmeRxReq
 from dro.wire.lbmc.headers import ContextAddress
 from dro.wire.lbmr.options import Functionality, LateJoin
@@ -296,10 +297,17 @@ def test_a_flood_of_requests_keeps_no_more_than_a_bounded_amount(party: Party) -
     message = sender.unicast._reader.read(stranger.unicast._writer.control((wanted,), NOBODY, own), (1, 2))
     for _ in range(4 * QUEUED_MAX_BYTES // 60_000):
         sender.late_join._on_request(wanted, message)  # type: ignore[arg-type]
-    assert 0 < sender.unicast._queued_bytes <= QUEUED_MAX_BYTES
+    assert 0 < sender.unicast._queued_bytes <= ASKED_MAX_BYTES, "one that asks has its share, no more"
     assert sender.late_join.not_sent > 0
+    for number in range(1, 3 * QUEUED_MAX_BYTES // ASKED_MAX_BYTES):
+        other = replace(wanted, ip=0x7F010000 + number)
+        message = sender.unicast._reader.read(stranger.unicast._writer.control((other,), NOBODY, own), (1, 2))
+        for _ in range(2 * ASKED_MAX_BYTES // 60_000):
+            sender.late_join._on_request(other, message)  # type: ignore[arg-type]
+    assert QUEUED_MAX_BYTES // 4 < sender.unicast._queued_bytes <= QUEUED_MAX_BYTES // 2, "all of them have half"
     party.stepper.run(20_000, 100)
     assert sender.unicast._queued_bytes == 0
+    assert not sender.unicast._asked_bytes
 
 
 def test_asked_for_again_and_again_a_source_tells_its_sqn_ten_times_a_second(party: Party) -> None:
