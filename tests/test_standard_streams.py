@@ -33,7 +33,15 @@ PROGRAMS = {
     "lbmwrcv": ["dro.tools.lbm.lbmwrcv", "-c", "a.cfg", "t"],
     "tnwgd": ["supervisor.main", "-d"],
 }
-FULL = {"umdump": 1, "summary": 1, "lbmsrc": 3, "lbmrcv": 3, "lbmwrcv": 3, "tnwgd": 1}
+MORE = {
+    "lbmreq": ["dro.tools.immediate.lbmreq", "-c", "a.cfg", "-R", "1", "-P", "0.1", "-d", "0", "-L", "0", "t"],
+    "lbmresp": ["dro.tools.immediate.lbmresp", "-c", "a.cfg", "t"],
+    "lbmimsg": ["dro.tools.immediate.lbmimsg", "-c", "a.cfg", "-M", "1", "-d", "0", "-L", "0", "t"],
+    "lbmlatping": ["dro.tools.lbm.lbmlatping", "-c", "a.cfg", "-M", "1"],
+    "lbmlatpong": ["dro.tools.lbm.lbmlatpong", "-c", "a.cfg"],
+}
+"""Programs that do as others do when their output works."""
+FULL = dict.fromkeys(MORE, 3) | {"umdump": 1, "summary": 1, "lbmsrc": 3, "lbmrcv": 3, "lbmwrcv": 3, "tnwgd": 1}
 INFORM = {
     f"{program} {option}": [module, option]
     for option in ("--version", "--help")
@@ -58,12 +66,12 @@ def full() -> Iterator[IO[bytes]]:
         yield device
 
 
-@pytest.mark.parametrize("words", [*PROGRAMS, *INFORM, "tnwgdctl doctor"])
+@pytest.mark.parametrize("words", [*PROGRAMS, *MORE, *INFORM, "tnwgdctl doctor"])
 def test_a_full_output_is_told_in_one_line(tmp_path: Path, full: IO[bytes], words: str) -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         respond = [*RESPOND, str(free.getsockname()[1])]
-    done = run(tmp_path, {**PROGRAMS, **INFORM, "tnwgdctl doctor": respond}[words], stdout=full)
+    done = run(tmp_path, {**PROGRAMS, **MORE, **INFORM, "tnwgdctl doctor": respond}[words], stdout=full)
     assert done.returncode == FULL.get(words.split()[0], 1)
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "cannot write the output: No space left on device" in done.stderr
@@ -84,13 +92,13 @@ def test_closed_streams_are_as_good_as_the_null_device(tmp_path: Path, program: 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*PROGRAMS, *MORE])
 def test_a_reader_that_goes_away_ends_it_in_silence(tmp_path: Path, program: str) -> None:
     """With one status for all programs: the reader has what it wanted."""
     read, write = os.pipe()
     os.close(read)
     with open(write, "wb") as pipe:
-        done = run(tmp_path, PROGRAMS[program], stdout=pipe)
+        done = run(tmp_path, {**PROGRAMS, **MORE}[program], stdout=pipe)
     assert (done.returncode, done.stderr) == (0, "")
 
 
