@@ -197,7 +197,7 @@ class TrdInterest:
             Slot.LOCAL_TOPICS: local[PATTERN_NONE],
             Slot.LOCAL_PCRE: local[PATTERN_PCRE],
             Slot.LOCAL_REGEX: local[PATTERN_REGEX],
-            Slot.REMOTE_TOPICS: self._remote_topics.symbols,
+            Slot.REMOTE_TOPICS: self._remote_topics.kinds[PATTERN_NONE],
             Slot.REMOTE_PCRE: remote[PATTERN_PCRE],
             Slot.REMOTE_REGEX: remote[PATTERN_REGEX],
         }

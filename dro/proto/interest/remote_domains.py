@@ -57,7 +57,7 @@ class RemoteInterest:
         self._claims: OrderedDict[_Claim, _Times] = OrderedDict()  # in order of their next test
         self._tellers: dict[_Key, int] = {}
         self._domains: Counter[Symbol] = Counter()  # how many want it
-        self.kinds: Counter[int] = Counter()  # entries by pattern type
+        self.kinds: Counter[int] = Counter()  # topics or patterns that are wanted, by pattern type
         self._newcomers = NewEntryLimiter(NEW_INTEREST)
         self._earliest_round_ns = 0
         self._events: list[InterestEvent] = []
@@ -70,11 +70,6 @@ class RemoteInterest:
     def limited(self) -> int:
         """How often something new was left out, as too much came in one second."""
         return self._newcomers.refused
-
-    @property
-    def symbols(self) -> int:
-        """How many topics or patterns are wanted."""
-        return len(self._domains)
 
     def set_options(self, options: RemoteInterestOptions, now_ns: int) -> None:
         """Other intervals; every entry is tested after a new one from now at the latest."""
@@ -128,7 +123,7 @@ class RemoteInterest:
         self._tellers[key] = told + 1
         if not told:
             self._domains[key[0]] += 1
-            self.kinds[key[0][1]] += 1
+            self.kinds[key[0][1]] += self._domains[key[0]] == 1
             self._events.append(InterestGained(*key))
 
     def next_deadline(self) -> int | None:
@@ -164,8 +159,8 @@ class RemoteInterest:
         self._tellers[key] -= 1
         if not self._tellers[key]:
             del self._tellers[key]
-            self.kinds[key[0][1]] -= 1
             self._domains[key[0]] -= 1
             if not self._domains[key[0]]:
                 del self._domains[key[0]]
+                self.kinds[key[0][1]] -= 1
             self._events.append(InterestLost(*key))
