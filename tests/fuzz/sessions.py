@@ -46,7 +46,7 @@ def _receiver(data: bytes) -> Hashable:
     core = ReceiverSession(_LOSS, lambda: 0.5, 0)
     up: set[int] = set()
     events: set[str] = set()
-    last, at = 0, 0  # newest sqn, without wrapping
+    at = 1 << 40  # the sqn that is expected, without wrapping
 
     def drain(now_ns: int) -> None:
         for event in core.take_events():
@@ -57,25 +57,26 @@ def _receiver(data: bytes) -> Hashable:
         assert core.missing <= _LOSS.max_gap
 
     def hear(packet: bytes, now_ns: int) -> Hashable:
-        nonlocal last, at
+        nonlocal at
         decoded = lbtrm.decode(packet)
+        was = core.expected
         match decoded:
             case lbtrm.Data():
-                was = core.expected
-                is_new = core.on_data(
-                    decoded.sqn, decoded.trail, bool(decoded.flags & lbtrm.FLAG_RETRANSMISSION), now_ns
-                )
-                if is_new:
-                    at = 1 << 40 if was is None else at + _ahead(decoded.sqn, last)
-                    assert at not in up, "handed up twice"
-                    up.add(at)
-                    last = decoded.sqn
+                is_again = bool(decoded.flags & lbtrm.FLAG_RETRANSMISSION)
+                if core.on_data(decoded.sqn, decoded.trail, is_again, now_ns):
+                    place = at if was is None else at + _ahead(decoded.sqn, was)
+                    assert place not in up, "handed up twice"
+                    up.add(place)
             case lbtrm.SessionMessage():
                 core.on_session_message(decoded.lead, decoded.trail, now_ns)
             case lbtrm.Ncf():
                 core.on_ncf(decoded.sqns, decoded.reason, decoded.trail, now_ns)
             case _:
                 pass
+        if was is None:
+            at += isinstance(decoded, lbtrm.Data) and core.expected is not None
+        elif core.expected is not None:
+            at += _ahead(core.expected, was)
         return type(decoded).__name__
 
     signs = Player(core, drain).play(data, hear, s(90))
