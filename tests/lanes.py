@@ -127,6 +127,8 @@ def only(lane: Lane) -> Iterator[None]:
 
 def _check(event: str, _: object) -> None:
     global _needed
+    if not NEEDED:
+        return  # the interpreter ends
     needed = NEEDED.get(event, Lane.FAST)
     if needed > _permitted:
         pytest.fail(

@@ -34,6 +34,9 @@ from dro.os_errors import remedy_of
 from dro.timers import Timer
 
 SOCKET_NAME: Final = "admin"
+_BOUND_NAME: Final = (
+    "bound"  # of the socket until it listens, so that nobody finds it before; no shorter than the other
+)
 MAX_LINE: Final = 64 << 10  # bytes of a request
 MAX_CLIENTS: Final = 16
 CLIENT_TIMEOUT_NS: Final = s(30)
@@ -164,10 +167,13 @@ class AdminServer:
         """Listen there, and no longer where it did before. Raises: ResourceError."""
         self._close_listener()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        bound = path.with_name(_BOUND_NAME)
         try:
-            listener.bind(str(path))
-            path.chmod(0o600)  # until then the directory, which is ours alone, keeps others out
+            bound.unlink(missing_ok=True)
+            listener.bind(str(bound))
+            bound.chmod(0o600)  # until then the directory, which is ours alone, keeps others out
             listener.listen(_BACKLOG)
+            bound.rename(path)
         except OSError as e:
             listener.close()
             # what Python itself refuses, a path too long for a socket, has no number

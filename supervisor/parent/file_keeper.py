@@ -75,8 +75,6 @@ class FileKeeper:
             for worker in parent.workers:
                 parent.processes.prepare(worker)
             if not _is_there(socket := parent.run_dirs.run / SOCKET_NAME):
-                if socket.is_symlink() or socket.is_file():
-                    socket.unlink()  # the directory is ours alone
                 parent.admin.listen(socket)
         except (OSError, ResourceError) as e:
             self._limited(LogEvent.FILES_NOT_MADE, extra={"reason": str(e), "remedy": f"remove what is there; {KEEP}"})

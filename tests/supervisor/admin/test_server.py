@@ -375,7 +375,10 @@ def test_another_user_is_turned_away(folder: Path) -> None:
 def test_a_socket_that_cannot_be_made_is_told(folder: Path) -> None:
     loop = Loop()
     server = AdminServer(loop, logging.getLogger("test"))
-    for path, remedy in ((folder / "not there" / "admin", "make its directory"), (folder / ("x" * 120), "nearer to /")):
+    for path, remedy in (
+        (folder / "not there" / "admin", "make its directory"),
+        (folder / ("x" * 120) / "admin", "nearer to /"),
+    ):
         with pytest.raises(ResourceError, match=f"no admin socket.*{remedy}"):
             server.listen(path)
     server.close()
