@@ -33,7 +33,7 @@ from supervisor.admin.status import DroStatus, OperationResult, PortalsStatus
 from supervisor.reload.records import ReloadRecord
 from supervisor.samples.pages import Pages
 from tests.builders.golden_statistics import published_class, read_structure
-from tests.rigs.going_on import Publisher
+from tests.rigs.going_on import TOPICS, Publisher
 from tests.rigs.histories import rows_of
 from tests.rigs.site import Site, drained, running
 from tests.rigs.statistics import (
@@ -112,11 +112,18 @@ def is_quiet(site: Site) -> bool:
         return drained(books)
 
 
+def let_traffic_through(site: Site) -> None:
+    """Begin and end traffic; all of it has come to the first portal, and nothing is on its way any more."""
+    with traffic(site) as publisher:
+        publisher.stop()
+        with site.books() as books:
+            site.wait(lambda: books[1, Slot.TOPIC_RCVD] >= TOPICS * publisher.sent, "the last messages")
+    site.wait(lambda: is_quiet(site), "the end of traffic")
+
+
 def test_protobuf_statistics_are_those_of_the_pages(tmp_path: Path) -> None:
     with site_with(tmp_path, monitor_xml(Path("{file}"))) as (site, file), listening(file) as listener:
-        with traffic(site):
-            pass
-        site.wait(lambda: is_quiet(site), "the end of traffic")
+        let_traffic_through(site)
         shown = {portal.name: page_values(portal.counters) for portal in portals_now(site).portals}
         assert shown["P1"]["transport_topic_fragments_rcvd"] >= MESSAGES
 
@@ -210,9 +217,7 @@ def test_statistics_as_datagrams(tmp_path: Path) -> None:
 def test_the_history_has_the_numbers_of_the_pages(tmp_path: Path) -> None:
     """What is published, kept as packets in a file, and brought in."""
     with site_with(tmp_path, monitor_xml(Path("{file}"))) as (site, file), listening(file) as listener:
-        with traffic(site):
-            pass
-        site.wait(lambda: is_quiet(site), "the end of traffic")
+        let_traffic_through(site)
         shown = {portal.name: portal for portal in portals_now(site).portals}
         at = len(listener.dros())
         site.wait(lambda: len(listener.dros()) > at + 1, "samples of all of it")
@@ -263,9 +268,7 @@ def test_binary_statistics_are_sent_at_their_intervals_and_when_they_have_change
         assert len(times_of(listener, "PORTSTAT", "P1")) <= quiet + 1, (
             "nothing has changed: the statistics are not sent"
         )
-        with traffic(site):
-            pass
-        site.wait(lambda: is_quiet(site), "the end of traffic")
+        let_traffic_through(site)
         shown = {portal.name: page_values(portal.counters) for portal in portals_now(site).portals}
 
         def last() -> dict[str, Any]:
