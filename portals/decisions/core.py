@@ -24,6 +24,7 @@ from dro.proto.interest.events import InterestEvent, InterestGained, InterestLos
 from portals.decisions.acl_enforcement import OPEN, AclEnforcement
 from portals.decisions.advertisement import MAX_HOPS, is_name
 from portals.decisions.effects import (
+    AdvertiseProxySource,
     CheckKnown,
     Effect,
     ExpireQueue,
@@ -407,10 +408,10 @@ class PortalCore:
 
     # messages out
 
-    def send(self, worker: int, message: PortalMessage) -> None:
+    def send(self, worker: int, message: PortalMessage, then: AdvertiseProxySource | None = None) -> None:
         """Send this after all that was decided before, unless the sibling is down."""
         if self.siblings.is_up(worker):
-            self._effects.append(SendToSibling(worker, message))
+            self._effects.append(SendToSibling(worker, message, then))
 
     def send_to_all(self, message: PortalMessage) -> None:
         for worker in self.siblings.up:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from portals.decisions.messages import PortalMessage, SourceSeen
@@ -11,8 +11,11 @@ from portals.decisions.messages import PortalMessage, SourceSeen
 
 @dataclass(frozen=True, slots=True)
 class SendToSibling:
+    """Send a message. `then` is asked for when the sibling has worked it off; not if that ends before."""
+
     worker: int
     message: PortalMessage
+    then: AdvertiseProxySource | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,17 @@ class CloseProxyReceiver:
 
 @dataclass(frozen=True, slots=True)
 class OpenProxySource:
-    """Create a proxy source that is fed from `source` of sibling `worker`."""
+    """Create a proxy source that is fed from `source` of sibling `worker`; `AdvertiseProxySource` follows."""
 
     worker: int
     source: SourceSeen
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertiseProxySource:
+    """Its feeder forwards to it from now on: what is sent after somebody has heard of it comes to them."""
+
+    otid: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,7 @@ ProxyEffect = (
     | UpdateProxyReceiver
     | CloseProxyReceiver
     | OpenProxySource
+    | AdvertiseProxySource
     | FeedProxySource
     | UpdateProxySource
     | DelayDeletion

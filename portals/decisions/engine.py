@@ -130,6 +130,11 @@ class PortalEngine:
         self._link.send_pending(self._host.now_ns())
         self._host.on_acted()
 
+    def carry_out(self, effect: Effect) -> None:
+        """Carry out what was asked for earlier, behind what waits."""
+        self._effects.append(effect)
+        self._host.act_soon()
+
     def act_on_all(self) -> None:
         """Do the same until nothing that the core has asked for so far waits."""
         self.act(None)

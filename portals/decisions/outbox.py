@@ -16,7 +16,7 @@ sibling that confirms nothing for `SILENT_TICKS` ticks in a row, although a batc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 from dro.clock import NS_PER_S, s
@@ -46,6 +46,10 @@ SILENT_TICKS: Final = 6
 """Guess: half a minute. Ticks and not a time: a DRO that was frozen as a whole has not waited."""
 
 
+OnWorkedOff = Callable[[], object]
+_Record = tuple[bytes, OnWorkedOff | None]
+
+
 def _thing(message: PortalMessage) -> Hashable:
     """Find what the message is about; of two messages about one thing the newer says all."""
     match message:
@@ -65,13 +69,13 @@ class _Waiting:
     """Records by what they are about, in the order in which they came to wait."""
 
     def __init__(self) -> None:
-        self._records: Table[Hashable, bytes] = Table()
+        self._records: Table[Hashable, _Record] = Table()
         self._order: deque[Hashable] = deque()  # of these; what is not among them any more is passed over
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def put(self, thing: Hashable, record: bytes) -> None:
+    def put(self, thing: Hashable, record: _Record) -> None:
         if thing not in self._records:
             self._order.append(thing)
         self._records[thing] = record
@@ -81,7 +85,7 @@ class _Waiting:
         if len(self._order) > 2 * len(self._records) + SPARE:  # what comes and goes while another one waits
             self._order = deque(dict.fromkeys(thing for thing in self._order if thing in self._records))
 
-    def take(self) -> bytes:
+    def take(self) -> _Record:
         """The first; there must be one."""
         while (record := self._records.pop(self._order.popleft(), None)) is None:
             pass
@@ -96,7 +100,7 @@ class Outbox:
         self._new_interest = _Waiting()
         self._everything: Iterator[PortalMessage | None] = iter(())
         self._last: bytes = b""
-        self._on_the_way = 0
+        self._on_the_way: deque[list[OnWorkedOff]] = deque()  # batches: who is told when each is worked off
         self.is_cut = False
         self._allowance_ns = BURST * NS_PER_S // PACE
         self._paced_ns = now_ns
@@ -108,12 +112,12 @@ class Outbox:
 
     # what is to be told
 
-    def put(self, message: PortalMessage, record: bytes) -> None:
-        """`record`: the message, encoded."""
-        thing = _thing(message)
+    def put(self, message: PortalMessage, encoded: bytes, on_worked_off: OnWorkedOff | None = None) -> None:
+        """Put a message. `on_worked_off`: see `on_acked`; not for one that another replaces."""
+        thing, record = _thing(message), (encoded, on_worked_off)
         match message:
             case StateConfirmed():
-                self._last = record
+                self._last = encoded
             case InterestAdded():
                 self._changes.drop(thing)
                 self._new_interest.put(thing, record)
@@ -138,31 +142,34 @@ class Outbox:
         `is_cut` says afterwards that so much was looked at, perhaps without a message, that the caller takes a break.
         """
         self.is_cut = False
-        if self._on_the_way >= BATCHES_ON_THE_WAY:
+        if len(self._on_the_way) >= BATCHES_ON_THE_WAY:
             return b""
         records: list[bytes] = []
+        told: list[OnWorkedOff] = []
         room = BATCH_BYTES
-        for record in self._records(now_ns):
+        for record, on_worked_off in self._records(now_ns):
             records.append(record)
+            if on_worked_off is not None:
+                told.append(on_worked_off)
             room -= len(record)
             if len(records) >= BATCH_RECORDS or room <= 0:
                 self.is_cut = True
                 break
         batch = b"".join(records)
         if batch:
-            self._on_the_way += 1
+            self._on_the_way.append(told)
         return batch
 
-    def _records(self, now_ns: int) -> Iterator[bytes]:
+    def _records(self, now_ns: int) -> Iterator[_Record]:
         while self._changes:
             yield self._changes.take()
         while self._new_interest and self._may_add(now_ns):
             yield self._new_interest.take()
         for message in self._everything:
-            yield b"" if message is None else PORTAL_MESSAGES.encode(message)
+            yield b"" if message is None else PORTAL_MESSAGES.encode(message), None
         if self._last and not self._new_interest:
             last, self._last = self._last, b""
-            yield last
+            yield last, None
 
     def _may_add(self, now_ns: int) -> bool:
         self._allowance_ns = min(self._allowance_ns + now_ns - self._paced_ns, BURST * NS_PER_S // PACE)
@@ -174,16 +181,17 @@ class Outbox:
 
     def next_deadline(self) -> int | None:
         """Return when new interest that waits for its pace may leave; None when none waits for that."""
-        if not self._new_interest or self._on_the_way >= BATCHES_ON_THE_WAY:
+        if not self._new_interest or len(self._on_the_way) >= BATCHES_ON_THE_WAY:
             return None
         return self._paced_ns + BATCH_RECORDS * NS_PER_S // PACE
 
     # what the sibling confirms
 
-    def on_acked(self, batches: int) -> None:
-        """Note that the sibling has worked off so many more; 0 says that it is alive."""
-        self._on_the_way -= batches
+    def on_acked(self, batches: int) -> list[OnWorkedOff]:
+        """Note that the sibling has worked off so many more; 0 says that it is alive. Returns who is to be told."""
         self._ticks = 0
+        on_the_way = self._on_the_way
+        return [told for _ in range(min(batches, len(on_the_way))) for told in on_the_way.popleft()]
 
     def on_tick(self) -> bool:
         """Say whether the sibling has broken its promise; called every `TICK_NS`."""

@@ -12,6 +12,7 @@ from dro.shares import share_of
 from dro.table import Table
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.effects import (
+    AdvertiseProxySource,
     CloseProxySource,
     DelayDeletion,
     Effect,
@@ -39,10 +40,10 @@ class WantedSources:
         acl: AclEnforcement,
         deletion_delay: SourceDeletionDelay,
         ask: Callable[[Effect], object],
-        send: Callable[[int, PortalMessage], object],
+        send: Callable[[int, PortalMessage, AdvertiseProxySource | None], object],
         go_through: Callable[[Iterator[object]], object],
     ) -> None:
-        """`send` sends to a sibling; `go_through` takes steps that are too many for one turn."""
+        """`send` sends to a sibling, see `SendToSibling`; `go_through` takes steps that are too many for one turn."""
         self.acl = acl
         self.is_withdrawn = False
         """Siblings end what they fed; what came before that stays until all of it has been sent."""
@@ -141,7 +142,7 @@ class WantedSources:
             self._ask(DelayDeletion(otid, self._deletion_delay.begin_fed(otid, now_ns), is_fed=True))
             return
         if feeder is not None and is_offered and (best is None or best.key != feeder):
-            self._send(feeder[0], ForwardStop(feeder[1]))  # the new one has been asked by then
+            self._send(feeder[0], ForwardStop(feeder[1]), None)  # the new one has been asked by then
         if best is not None or proxy is None:
             return
         if not interested and otid not in self._had:
@@ -173,7 +174,7 @@ class WantedSources:
             proxy.feeder = offer.key
             self._deletion_delay.end(otid)
             self._ask(FeedProxySource(worker, seen, is_beside))
-        self._send(worker, ForwardStart(seen.handle))
+        self._send(worker, ForwardStart(seen.handle), AdvertiseProxySource(otid))
 
     def delete(self, otid: bytes) -> None:
         self._stop_before(self.by_otid.pop(otid))
@@ -184,7 +185,7 @@ class WantedSources:
         """Stop the feeder before, which has been kept long enough, or is another one by now."""
         before, proxy.before = proxy.before, now
         if before is not None and before not in (proxy.feeder, now):
-            self._send(before[0], ForwardStop(before[1]))
+            self._send(before[0], ForwardStop(before[1]), None)
             self._ask(FeederEnded(*before))
 
     def stop_fed(self, now_ns: int) -> None:
@@ -192,7 +193,7 @@ class WantedSources:
         for otid in self._deletion_delay.take_fed(now_ns):
             proxy = self.by_otid[otid]
             if proxy.feeder is not None and any(proxy.feeder == offer.key for offer in self._siblings.offers(otid)):
-                self._send(proxy.feeder[0], ForwardStop(proxy.feeder[1]))
+                self._send(proxy.feeder[0], ForwardStop(proxy.feeder[1]), None)
             proxy.feeder = None
             self._ask(DelayDeletion(otid, self._deletion_delay.begin(otid, now_ns, is_soon=True)))
 

@@ -34,6 +34,7 @@ from portals.datapath.handover import ForwardEntry
 from portals.decisions.acl_enforcement import AclEnforcement
 from portals.decisions.core import PortalCore
 from portals.decisions.effects import (
+    AdvertiseProxySource,
     CheckKnown,
     CloseProxyReceiver,
     CloseProxySource,
@@ -222,6 +223,8 @@ class EndpointPortal:
                 self._receivers.close(symbol, pattern)
             case OpenProxySource(worker=worker, source=source):
                 self.sources.open(worker, source)
+            case AdvertiseProxySource(otid=otid):
+                self.sources.advertise_opened(otid)
             case FeedProxySource(worker=worker, source=source, is_beside=is_beside):
                 self.sources.feed(worker, source, is_beside=is_beside)
             case UpdateProxySource(source=source):

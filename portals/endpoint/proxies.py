@@ -10,13 +10,14 @@ from itertools import islice
 from typing import Final
 
 from dro.bus.actor import WorkerContext
-from dro.clock import ms
+from dro.clock import ms, s
 from dro.config.dro_xml.model import EndpointConfig
 from dro.errors import DecodeError, ResourceError
 from dro.kept.store import NOTHING_KEPT, Kept
 from dro.log.events import LogEvent
 from dro.log.limits import LimitedLogger
 from dro.table import Table
+from dro.timers import Timer
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.own_source import FormerPlace, FragmentSource
 from portals.datapath.duplicate_window import DuplicateWindow
@@ -31,6 +32,8 @@ from portals.shell.quiescence import SenderQuiescence, fed_by
 
 _ROW: Final = b"proxy"
 CALM_NS: Final = ms(20)
+FORWARDED_NS: Final = s(1)
+"""After so long a source is advertised although its feeder has not said that it forwards: it may have ended."""
 JOINING_NS: Final = ms(300)
 """After so long without another session that gets its first receiver, sessions without one are waited for no longer."""
 
@@ -88,7 +91,8 @@ class ProxySources:
         """
         self._rows = kept.rows
         self._is_busy = is_busy
-        self._is_waiting = False  # to advertise
+        self._is_waiting = False  # to advertise what was opened while there was much to do
+        self._late: Timer | None = None  # for what nobody has said to advertise
         self._is_awaited = False  # data waits for these
         self._advertised_ns = self._joined_ns = ctx.loop.now_ns()  # one of the sources; one more of the sessions
         self._heard = 0  # sessions that have receivers
@@ -114,7 +118,7 @@ class ProxySources:
                 options=self._options.source(seen.topic),
                 otid=seen.otid,
                 tir_options=proxy_options(seen, self._cost, self._hotlink_index),
-                is_silent=self._is_busy(),
+                is_silent=True,
                 former=self._former(seen.otid),
             )
         except (ResourceError, DecodeError) as e:  # DecodeError: the origin's options do not fit into our datagram
@@ -130,16 +134,32 @@ class ProxySources:
         self.by_otid[seen.otid] = (source, proxy)
         self._offers[seen.otid] = seen
         self._egress.feed(proxy, worker, seen.handle)
-        self._advertised_ns = self._loop.now_ns()
-        if self._context.own.has_silent and not self._is_waiting:
+        if not self._is_waiting and self._is_busy():
             self._is_waiting = True
             self._loop.call_later(CALM_NS, self._advertise_silent)
+        elif not self._is_waiting and (self._late is None or not self._late.is_pending):
+            self._late = self._loop.call_later(FORWARDED_NS, self._advertise_late)
         self._events.event(LogEvent.PROXY_SOURCE_CREATED, {"topic": shown(seen.topic), "otid": seen.otid.hex()})
 
     def _former(self, otid: bytes) -> FormerPlace | None:
         """Find where the proxy source was in the former incarnation of this portal."""
         found = None if self._rows is None else self._rows.former(_ROW, otid)
         return FormerPlace(found.a, found.b) if found is not None and found.a else None
+
+    def advertise_opened(self, otid: bytes) -> None:
+        """Advertise one that was opened, unless there is so much to do that all wait."""
+        found = self.by_otid.get(otid)
+        if found is None or (self._is_waiting and not self._is_awaited):
+            return
+        self._advertised_ns = self._loop.now_ns()
+        try:
+            found[0].advertise()
+        except DecodeError as e:
+            self._log.error(LogEvent.PROXY_SOURCE_REFUSED, extra={"topic": shown(found[1].topic), "error": str(e)})
+
+    def _advertise_late(self) -> None:
+        if not self._is_waiting:
+            self._loop.run_in_slices(self._advertise_steps())
 
     def _advertise_silent(self) -> None:
         """Advertise what was opened while there was much to do, as soon as there is less."""
@@ -163,13 +183,13 @@ class ProxySources:
 
     def can_deliver(self, now_ns: int) -> bool:
         """Tell whether all have been advertised and their sessions have receivers, or these seem not to come."""
-        self._is_awaited = self._is_waiting
+        self._is_awaited = is_waiting = self._is_waiting or self._context.own.has_silent
         sessions = self._egress.sessions()
         heard = sum(session.is_heard(self._advertised_ns, now_ns) for session in sessions)
         if heard != self._heard:
             self._heard, self._joined_ns = heard, now_ns
         quiet_ns = now_ns - max(self._advertised_ns, self._joined_ns)
-        return not self._is_waiting and (heard == len(sessions) or quiet_ns >= JOINING_NS)
+        return not is_waiting and (heard == len(sessions) or quiet_ns >= JOINING_NS)
 
     def feed(self, worker: int, seen: SourceSeen, *, is_beside: bool = False) -> None:
         found = self.by_otid.get(seen.otid)

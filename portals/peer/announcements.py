@@ -16,6 +16,7 @@ from dro.proto.peerlink.messages import SourceRecord, fits
 from dro.proto.peerlink.sources import OPTIONS_MAX, OfferedSources, SourceNumbers, source_message
 from dro.wire import otid as otid_codec
 from portals.decisions.effects import (
+    AdvertiseProxySource,
     CheckKnown,
     CloseProxyReceiver,
     CloseProxySource,
@@ -96,7 +97,14 @@ class Announcements:
                 self._change_source(source)
             case CloseProxySource(otid=otid):
                 self._close(otid)
-            case DelayDeletion() | JoinKnownSource() | RecordKnownInterest() | CheckKnown() | ReviewSources():
+            case (
+                AdvertiseProxySource()
+                | DelayDeletion()
+                | JoinKnownSource()
+                | RecordKnownInterest()
+                | CheckKnown()
+                | ReviewSources()
+            ):
                 pass  # the companion tells everything anew by itself
 
     def _change_interest(self, symbol: bytes, pattern: int, added: tuple[int, ...], removed: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ from dro.bus.actor import WorkerContext
 from dro.timers import Timer
 from portals.decisions.engine import STEP
 from portals.decisions.messages import PORTAL_MESSAGES, FramesAcked, PortalMessage
-from portals.decisions.outbox import BATCHES_ON_THE_WAY, TICK_NS, Outbox
+from portals.decisions.outbox import BATCHES_ON_THE_WAY, TICK_NS, OnWorkedOff, Outbox
 
 AT_ONCE_BYTES: Final = 1024
 """Of frames that are worked off at once in a turn: some dozens of records."""
@@ -73,13 +73,14 @@ class Conversations:
 
     # sending
 
-    def enqueue(self, worker: int, message: PortalMessage) -> None:
+    def enqueue(self, worker: int, message: PortalMessage, on_worked_off: OnWorkedOff | None = None) -> None:
+        """Enqueue a message. `on_worked_off` is called when the sibling confirms it; not if that is down before."""
         outbox = self._outboxes.get(worker)
         if outbox is None:
             return
         if self._encoded[0] is not message:
             self._encoded = (message, PORTAL_MESSAGES.encode(message))
-        outbox.put(message, self._encoded[1])
+        outbox.put(message, self._encoded[1], on_worked_off)
         self._to_send[worker] = outbox
 
     def enqueue_all(self, worker: int, messages: Iterator[PortalMessage | None]) -> None:
@@ -177,7 +178,8 @@ class Conversations:
 
     def _on_acked(self, worker: int, frames: int) -> None:
         if (outbox := self._outboxes.get(worker)) is not None:
-            outbox.on_acked(frames)
+            for on_worked_off in outbox.on_acked(frames):
+                on_worked_off()
             self._to_send[worker] = outbox
             self._send_rest()
 

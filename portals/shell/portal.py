@@ -403,8 +403,8 @@ class PortalShell:
 
     def perform(self, effect: HostEffect) -> None:
         match effect:
-            case SendToSibling(worker=worker, message=message):
-                self._siblings.enqueue(worker, message)
+            case SendToSibling(worker=worker, message=message, then=then):
+                self._siblings.enqueue(worker, message, None if then is None else partial(self.engine.carry_out, then))
             case SendInitialState(worker=worker, messages=messages):
                 self._siblings.enqueue_all(worker, messages)
             case ChangeForwarding(handle=handle, workers=workers):

@@ -99,21 +99,26 @@ class OwnSources:
 
     def advertise_silent(self, now_ns: int) -> DecodeError | None:
         """Advertise the next of the silent sources, if there is one; return why that is not possible."""
-        while self._unadvertised:
-            source = self._unadvertised.popleft()
-            if source.handle is not None or source not in self._sources:
-                continue
-            try:
-                self._advertise(source, now_ns)
-            except DecodeError as e:
-                return e
-            break
+        if not self.has_silent:
+            return None
+        try:
+            self._advertise(self._unadvertised.popleft(), now_ns)
+        except DecodeError as e:
+            return e
         return None
 
     @property
     def has_silent(self) -> bool:
         """Whether sources wait to be advertised."""
-        return bool(self._unadvertised)
+        waiting = self._unadvertised
+        while waiting and (waiting[0].handle is not None or waiting[0].has_ended or waiting[0] not in self._sources):
+            waiting.popleft()
+        return bool(waiting)
+
+    def advertise(self, source: OwnSource, now_ns: int) -> None:
+        """Advertise a source that was opened silently, unless that has been done. Raises: DecodeError."""
+        if source.handle is None and not source.has_ended and source in self._sources:
+            self._advertise(source, now_ns)
 
     def _tir(self, source: OwnSource) -> lbmr.Tir:
         items: list[lbmr.TirOption] = [lbmr.OtidOption(source.otid)]

@@ -54,6 +54,11 @@ class FragmentSource:
         if not self._is_closed:
             self._owner.update(self._own, tuple(tir_options), again=again)
 
+    def advertise(self) -> None:
+        """Advertise what was opened silently, unless that has been done. Raises: DecodeError."""
+        if not self._is_closed:
+            self._owner.advertise(self._own)
+
     def end(self) -> None:
         """Advertise its end, and stay on the session."""
         if not self._is_closed:
@@ -128,6 +133,11 @@ class ContextSources:
         trouble = self._own.advertise_silent(self._loop.now_ns())
         self._resolution.pump()
         return trouble
+
+    def advertise(self, source: OwnSource) -> None:
+        """Do what `FragmentSource.advertise` says."""
+        self._own.advertise(source, self._loop.now_ns())
+        self._resolution.pump()
 
     def update(self, source: OwnSource, tir_items: tuple[lbmr.TirOption, ...], *, again: bool) -> None:
         """Do what `FragmentSource.update` says."""

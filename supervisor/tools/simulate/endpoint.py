@@ -15,6 +15,7 @@ from dro.um.fragment.options import ObjectOptions, query_options, wildcard_optio
 from dro.wire.lbmr import packet as lbmr
 from portals.decisions.advertisement import proxy_options
 from portals.decisions.effects import (
+    AdvertiseProxySource,
     CheckKnown,
     CloseProxyReceiver,
     CloseProxySource,
@@ -117,6 +118,8 @@ class EndpointEnd:
             case OpenProxySource(worker=worker, source=source) | FeedProxySource(worker=worker, source=source):
                 self._portal.feed(source.otid, source.topic, worker, source.handle)
                 self._advertise(source, again=isinstance(effect, FeedProxySource))
+            case AdvertiseProxySource():
+                pass  # it was when it was opened
             case UpdateProxySource(source=source):
                 if source.otid in self._sources:
                     self._advertise(source)

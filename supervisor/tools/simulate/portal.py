@@ -160,7 +160,7 @@ class SimPortal:
 
     def perform(self, effect: HostEffect) -> None:
         match effect:
-            case SendToSibling(worker=worker, message=message):
+            case SendToSibling(worker=worker, message=message):  # a proxy source is advertised when it is opened
                 self._tell(worker, message)
             case SendInitialState(worker=worker, messages=messages):
                 for told in messages:

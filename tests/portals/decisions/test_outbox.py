@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -199,3 +200,19 @@ def test_what_comes_and_goes_while_another_waits_takes_no_room() -> None:
     put(outbox, added(2))
     assert len(outbox._new_interest._order) < 200
     assert told(outbox) == [added(1), added(2)]
+
+
+def test_who_waits_for_a_message_is_told_when_its_batch_is_worked_off() -> None:
+    outbox, done = Outbox(0), []
+    for number in range(BATCH_RECORDS + 2):
+        message = ForwardStart(number)
+        outbox.put(message, PORTAL_MESSAGES.encode(message), partial(done.append, number))
+    for replaced in (ForwardStop(1), ForwardStart(2)):
+        outbox.put(replaced, PORTAL_MESSAGES.encode(replaced))
+    assert [bool(outbox.take(0)) for _ in range(3)] == [True, True, False]
+    assert (outbox.on_acked(0), done) == ([], [])
+    for last in (BATCH_RECORDS, BATCH_RECORDS + 2):
+        for on_worked_off in outbox.on_acked(1):
+            on_worked_off()
+        assert done == [number for number in range(last) if number not in (1, 2)]
+    assert outbox.on_acked(5) == []

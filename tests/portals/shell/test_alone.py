@@ -40,6 +40,7 @@ from portals.datapath.handover import QUIET_TICKS
 from portals.decisions.core import AT_ONCE, PortalCore
 from portals.decisions.drain import TICK_NS, Quiescence
 from portals.decisions.effects import (
+    AdvertiseProxySource,
     CloseProxyReceiver,
     CloseProxySource,
     JoinKnownSource,
@@ -122,6 +123,7 @@ class TimedLink(OtherLink):
         self.takes_ns = 0
         """Time that each effect takes."""
         self.performed_at_stop: list[ProxyEffect] = []
+        self.advertised: list[bytes] = []
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -132,6 +134,9 @@ class TimedLink(OtherLink):
     def perform(self, effect: ProxyEffect, now_ns: int) -> None:
         assert self.is_together
         assert now_ns == self.worker.loop.now_ns()
+        if isinstance(effect, AdvertiseProxySource):
+            self.advertised.append(effect.otid)
+            return
         self.shell.engine.act()  # as a link that finds a cached source at once
         super().perform(effect, now_ns)
         self.finals += isinstance(effect, CloseProxySource)
@@ -600,7 +605,7 @@ def test_interest_and_sources_are_worked_off_in_one_turn(alone: Alone) -> None:
     told = [ForwardStart(5), InterestAdded(b"AAA", PATTERN_NONE, HERE), InterestAdded(b"BBB", PATTERN_NONE, HERE)]
     assert alone.sent() == [(SIBLING, message) for message in told]
     assert alone.effects() == [OpenProxySource(SIBLING, SEEN)]
-    assert alone.link.pending == [alone.now_ns], "once for all that came in the turn"
+    assert alone.link.pending == [alone.now_ns] * 2, "once for all that came in the turn, once for what was confirmed"
     alone.link.say(InterestGained((b"CCC", PATTERN_NONE)))
     alone.stepper.settle()
     assert alone.sent() == [(SIBLING, InterestAdded(b"CCC", PATTERN_NONE, HERE))]
@@ -627,6 +632,25 @@ def test_a_failure_while_it_acts_does_not_stop_it_from_acting_later(alone: Alone
 
     alone.stepper.settle()
     assert (alone.sent(), alone.shell.engine.is_behind) == ([], False)
+
+
+def test_a_proxy_source_is_advertised_when_its_feeder_has_been_asked_and_has_confirmed(alone: Alone) -> None:
+    """Who hears of it may send at once: without the confirmation, the feeder might not forward that yet."""
+    alone.joined()
+    alone.link.say(InterestGained((SEEN.topic, PATTERN_NONE)))
+    alone.stepper.settle()
+    on_ctl = alone.worker.channels.on_ctl
+    kept: list[tuple[int, bytes]] = []
+    alone.hear(SIBLING, SEEN)
+    alone.worker.channels.on_ctl = lambda worker, frame: kept.append((worker, frame))
+    alone.stepper.settle()
+    assert ForwardStart(SEEN.handle) in [message for _, message in alone.sent()]
+    assert (len(alone.effects()), alone.link.advertised) == (1, [])
+    alone.worker.channels.on_ctl = on_ctl
+    for worker, frame in kept:
+        on_ctl(worker, frame)
+    alone.stepper.settle()
+    assert alone.link.advertised == [SEEN.otid]
 
 
 def slow_sources(alone: Alone, count: int) -> list[SourceSeen]:

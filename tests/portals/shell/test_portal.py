@@ -23,7 +23,7 @@ from portals.datapath.duplicate_window import DuplicateWindow
 from portals.datapath.outgoing import ProxySource
 from portals.decisions.core import PortalCore
 from portals.decisions.drain import Quiescence
-from portals.decisions.effects import CloseProxySource, OpenProxySource, ProxyEffect
+from portals.decisions.effects import AdvertiseProxySource, CloseProxySource, OpenProxySource, ProxyEffect
 from portals.decisions.messages import PATTERN_NONE
 from portals.shell.portal import PortalShell
 from tests.fakes.transport import FakeTransport
@@ -172,7 +172,7 @@ def test_interest_beyond_another_link_brings_the_fragments_there(tmp_path: Path,
         assert dro.workers[OTHER].counters[Slot.SENT] == 5
         link.say(InterestLost(AAA))
         dro.until(lambda: not link.proxies)
-        assert [type(effect) for effect in link.effects] == [OpenProxySource, CloseProxySource]
+        assert [type(effect) for effect in link.effects] == [OpenProxySource, AdvertiseProxySource, CloseProxySource]
 
 
 def test_a_source_beyond_another_link_reaches_the_trd(tmp_path: Path, stepper: Stepper) -> None:

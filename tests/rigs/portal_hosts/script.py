@@ -26,7 +26,7 @@ from dro.clock import NS_PER_MS, NS_PER_S
 from dro.shares import ALL_SHARES
 from portals.decisions import messages as told
 from portals.decisions.core import PortalCore
-from portals.decisions.effects import SendInitialState
+from portals.decisions.effects import SendInitialState, SendToSibling
 from portals.decisions.engine import PortalEngine
 from portals.peer.link_effects import SendAllInterest, SendAllSources
 from tests.fakes.um_contexts import Stepper
@@ -56,11 +56,18 @@ class Host(Protocol):
 
 
 def note_effects(host: Host, core: Any) -> None:  # noqa: ANN401  a core with effects
-    """Note what a core asks for, in the order in which it is carried out; iterators are made into lists."""
+    """Note what a core asks for, in the order in which it is carried out; iterators are made into lists.
+
+    The sibling works off at once what it is sent, so what is to follow does.
+    """
     take = core.take_effects
 
     def taken() -> Iterator[object]:
         for effect in take():
+            if isinstance(effect, SendToSibling) and effect.then is not None:
+                host.notes.append((host.now_ns(), sent := replace(effect, then=None)))
+                yield from (sent, effect.then)
+                continue
             made = list(effect.messages) if isinstance(effect, _MADE_ONE_BY_ONE) else None
             host.notes.append((host.now_ns(), effect if made is None else replace(effect, messages=made)))
             yield effect if made is None else replace(effect, messages=iter(made))
