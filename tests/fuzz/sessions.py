@@ -76,7 +76,7 @@ def _receiver(data: bytes) -> Hashable:
         if was is None:
             at += isinstance(decoded, lbtrm.Data) and core.expected is not None
         elif core.expected is not None:
-            at += _ahead(core.expected, was)
+            at += (core.expected - was) & MASK  # never back
         return type(decoded).__name__
 
     signs = Player(core, drain).play(data, hear, s(90))
