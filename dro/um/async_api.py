@@ -35,6 +35,7 @@ from dro.um.handles import (
     RequestHandle,
     SourceHandle,
     telling,
+    undelivered,
 )
 from dro.um.hosts import AsyncLoop
 from dro.um.message.client_config import Config, OptionValue, object_options
@@ -152,12 +153,17 @@ class Source(SourceHandle[nullcontext[None], TaskWaiters], TaskClosing):
         while len(self._core.clients) < count:
             await self._changes.wait()
 
-    async def close(self, *, final: bool | None = None) -> None:
-        """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option)."""
+    async def close(self, *, final: bool | None = None, wait: bool = True) -> None:
+        """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option).
+
+        `wait`: false drops what has not been handed. Raises: ResourceError, closed, when nothing is taken for 5 s.
+        """
         core = self._core
         core.flush()
-        await settle(lambda: core.is_closed or core.writer.is_idle)
+        is_done = not wait or await settle(lambda: core.is_closed or core.writer.is_idle, lambda: core.writer.handed)
         core.close(final=final)
+        if not is_done:
+            raise undelivered(f"source of {core.topic!r}")
 
 
 class _Receiving(ReceiverHandle[R, nullcontext[None], TaskWaiters, TaskQueue], TaskClosing):
@@ -414,11 +420,14 @@ class Context(ContextHandle):
         core = self._core
         if core is None:
             return
+        is_done = True
         if error is None:
-            await settle(lambda: core.is_drained)
+            is_done = await settle(lambda: core.is_drained, core.progress)
             if self._linger:
                 await asyncio.sleep(self._linger)
         core.close_children()
         if error is None:
             await settle(lambda: core.has_ended)
         await self.close()
+        if not is_done:
+            raise undelivered(f"context {self.name}".rstrip())

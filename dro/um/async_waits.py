@@ -85,9 +85,12 @@ class TaskClosing:
         await self.close()
 
 
-async def settle(is_done: Callable[[], bool]) -> None:
-    """Wait until it is done, `DRAIN_TIMEOUT_S` at most."""
+async def settle(is_done: Callable[[], bool], progress: Callable[[], int] = lambda: 0) -> bool:
+    """Wait until it is done, `DRAIN_TIMEOUT_S` at most without progress; return whether it is."""
     time = asyncio.get_running_loop().time
-    deadline = time() + DRAIN_TIMEOUT_S
-    while not is_done() and time() < deadline:
+    before, deadline = progress(), time() + DRAIN_TIMEOUT_S
+    while not (done := is_done()) and time() < deadline:
         await asyncio.sleep(DRAIN_CHECK_S)
+        if (now := progress()) != before:
+            before, deadline = now, time() + DRAIN_TIMEOUT_S
+    return done

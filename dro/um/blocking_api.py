@@ -34,6 +34,7 @@ from dro.um.handles import (
     RequestHandle,
     SourceHandle,
     telling,
+    undelivered,
 )
 from dro.um.hosts import ThreadLoop
 from dro.um.message.client_config import Config, OptionValue, object_options
@@ -133,14 +134,22 @@ class BlockingSource(SourceHandle[ThreadLoop, ThreadChanges], ThreadClosing):
         self._lock.check_may_wait()
         self._changes.wait_until(lambda: len(self.clients) >= count, timeout, "receivers have not connected")
 
-    def close(self, *, final: bool | None = None) -> None:
-        """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option)."""
+    def close(self, *, final: bool | None = None, wait: bool = True) -> None:
+        """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option).
+
+        `wait`: false drops what has not been handed. Raises: ResourceError, closed, when nothing is taken for 5 s.
+        """
         core, loop = self._core, self._lock
         self.flush()
-        if not loop.is_own_thread:
-            settle(loop, lambda: core.is_closed or core.writer.is_idle)
+        is_done = (
+            not wait
+            or loop.is_own_thread
+            or settle(loop, lambda: core.is_closed or core.writer.is_idle, lambda: core.writer.handed)
+        )
         with loop:
             core.close(final=final)
+        if not is_done:
+            raise undelivered(f"source of {core.topic!r}")
 
 
 class BlockingRequest(RequestHandle[ThreadLoop, ThreadChanges], ThreadClosing):
@@ -437,11 +446,16 @@ class BlockingContext(ContextHandle):
     def __enter__(self) -> Self:
         return self
 
+    def drain(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until everything that was sent has left; false when nothing leaves for 5 s, or `is_stopped` says so."""
+        return settle(self._loop, lambda: self._core.is_drained, self._core.progress, is_stopped)
+
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._is_closed:
             return
+        is_done = True
         if error is None:
-            settle(self._loop, lambda: self._core.is_drained)
+            is_done = self.drain()
             if self._linger:
                 time.sleep(self._linger)
         with self._loop:
@@ -449,3 +463,5 @@ class BlockingContext(ContextHandle):
         if error is None:
             settle(self._loop, lambda: self._core.has_ended)
         self.close()
+        if not is_done:
+            raise undelivered(f"context {self.name}".rstrip())

@@ -105,11 +105,19 @@ class ThreadClosing:
         self.close()
 
 
-def settle(lock: ThreadLoop, is_done: Callable[[], bool]) -> None:
-    """Wait until it is done, `DRAIN_TIMEOUT_S` at most."""
-    deadline = time.monotonic() + DRAIN_TIMEOUT_S
-    while time.monotonic() < deadline:
+def settle(
+    lock: ThreadLoop,
+    is_done: Callable[[], bool],
+    progress: Callable[[], int] = lambda: 0,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Wait until it is done, `DRAIN_TIMEOUT_S` at most without progress; return whether it is."""
+    before, deadline = -1, time.monotonic() + DRAIN_TIMEOUT_S
+    while time.monotonic() < deadline and not is_stopped():
         with lock:
             if is_done():
-                return
+                return True
+            if (now := progress()) != before:
+                before, deadline = now, time.monotonic() + DRAIN_TIMEOUT_S
         time.sleep(DRAIN_CHECK_S)
+    return False

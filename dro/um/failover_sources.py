@@ -43,7 +43,7 @@ class PlainBlockingSource(PlainSource, Protocol):
 
     def wait_receivers(self, count: int = 1, timeout: float | None = None) -> None: ...
 
-    def close(self, *, final: bool | None = None) -> None: ...
+    def close(self, *, final: bool | None = None, wait: bool = True) -> None: ...
 
 
 class PlainAsyncSource(PlainSource, Protocol):
@@ -55,7 +55,7 @@ class PlainAsyncSource(PlainSource, Protocol):
 
     async def wait_receivers(self, count: int = 1) -> None: ...
 
-    async def close(self, *, final: bool | None = None) -> None: ...
+    async def close(self, *, final: bool | None = None, wait: bool = True) -> None: ...
 
 
 S = TypeVar("S", bound=PlainSource)
@@ -127,9 +127,9 @@ class BlockingHFSource(_NumberedSource[PlainBlockingSource]):
         """Wait until so many receivers are connected; not for LBT-RM. Raises: TimeoutError."""
         self._source.wait_receivers(count, timeout)
 
-    def close(self, *, final: bool | None = None) -> None:
-        """Stop being a source. `final`: advertise the end (None: option)."""
-        self._source.close(final=final)
+    def close(self, *, final: bool | None = None, wait: bool = True) -> None:
+        """Stop being a source; see `BlockingSource.close`."""
+        self._source.close(final=final, wait=wait)
 
     def __enter__(self) -> Self:
         return self
@@ -178,9 +178,9 @@ class HFSource(_NumberedSource[PlainAsyncSource]):
         """Wait until so many receivers are connected; not for LBT-RM."""
         await self._source.wait_receivers(count)
 
-    async def close(self, *, final: bool | None = None) -> None:
-        """Stop being a source. `final`: advertise the end (None: option)."""
-        await self._source.close(final=final)
+    async def close(self, *, final: bool | None = None, wait: bool = True) -> None:
+        """Stop being a source; see `Source.close`."""
+        await self._source.close(final=final, wait=wait)
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, Generic, ParamSpec, TypeVar
 
+from dro.errors import ResourceError
 from dro.um.message.context import MessageContext
 from dro.um.message.events import Event, ResponseMsg, UsageError
 from dro.um.message.immediate import OnImmediateData
@@ -23,6 +24,13 @@ DRAIN_TIMEOUT_S: Final = 5.0
 DRAIN_CHECK_S: Final = 0.005
 NO_RESPONSE: Final = "request to {}: no response within {:g} s"
 ANSWER_TIMEOUT_S: Final = 5.0
+
+
+def undelivered(what: str) -> ResourceError:
+    """Make the error of an end that leaves messages behind."""
+    why = f"{what} ends with messages that have not left: nothing was taken for {DRAIN_TIMEOUT_S:g} s"
+    return ResourceError(why, remedy="see that all its receivers read what comes")
+
 
 P = ParamSpec("P")
 L = TypeVar("L", bound=AbstractContextManager[object])

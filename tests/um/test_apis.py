@@ -275,8 +275,21 @@ def test_leaving_waits_for_what_was_sent_and_lingers_unless_something_failed(
 def test_waiting_for_the_end_gives_up_in_time(api: Api, tcp_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{api.module}.DRAIN_TIMEOUT_S", 0.05)
     monkeypatch.setattr(MessageContext, "is_drained", property(lambda core: False))
-    with api.open(tcp_config):
+    with pytest.raises(ResourceError, match="context ends with messages that have not left"), api.open(tcp_config):
         pass
+
+
+def test_a_source_that_nothing_is_taken_from_tells_so_when_it_closes(
+    api: Api, context: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{api.module}.DRAIN_TIMEOUT_S", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr("dro.um.message.writer.SessionWriter.is_idle", property(lambda _: False))
+        api.do(api.do(context.source("u")).close(wait=False))
+        source = api.do(context.source("t"))
+        with pytest.raises(ResourceError, match="source of 't' ends with messages that have not left"):
+            api.do(source.close())
+    assert context.core.children == 0
 
 
 def test_a_source_that_closes_waits_until_its_messages_are_handed_over(

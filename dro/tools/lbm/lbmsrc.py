@@ -164,7 +164,7 @@ class AnySource(Protocol):
 
     def flush(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, *, wait: bool = True) -> None: ...
 
 
 A = TypeVar("A", bound=AnySource)
@@ -217,8 +217,9 @@ class SendingRun(Generic[A]):
             if self._may_begin():
                 self._send_all(context, source)
                 source.flush()
+                context.drain(lambda: bool(self._stop.signal))
                 self._linger(context)
-            source.close()
+            source.close(wait=not self._stop.signal)
         if self._record is not None:
             self._out.write(f"{self.prog}: payload sha256 {self._record.sha256}\n")
         elapsed_s = self._ended_s - self._began_s

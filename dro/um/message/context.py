@@ -292,6 +292,10 @@ class MessageContext:
         """Has everything that was sent left for the network?"""
         return self.unicast.is_idle and all(writer.is_idle for writer in self._writers.values())
 
+    def progress(self) -> int:
+        """Return a number that changes as often as something leaves."""
+        return self.unicast.queued_bytes + sum(writer.handed for writer in self._writers.values())
+
     @property
     def has_ended(self) -> bool:
         """Have the connections of closed sources delivered what they could?"""

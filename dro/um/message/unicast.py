@@ -239,6 +239,11 @@ class UnicastMessages:
         """Whether nothing waits to be sent."""
         return not self._waiting and not any(map(len, self._ways.values()))
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._queued_bytes
+
     # sending
 
     def send_data(

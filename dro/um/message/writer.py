@@ -32,6 +32,8 @@ class SessionWriter:
     def __init__(self, loop: Loop, sender: SenderTransport, batching: BatchingOptions) -> None:
         self.sender = sender
         self.users = 0
+        self.handed = 0
+        """Times that the session was given something."""
         self._loop = loop
         self._batch: ImplicitBatch[Piece] = ImplicitBatch(
             sender.fragment_max_bytes, batching.minimum_length_bytes, batching.interval_ns
@@ -109,6 +111,7 @@ class SessionWriter:
 
     def _transmit(self, datagram: Sequence[Piece], now_ns: int) -> Sequence[Piece]:
         """Give one datagram to the session; returns what it did not take."""
+        self.handed += 1
         sender = self.sender
         if len(datagram) == 1:
             message, payload = datagram[0]
