@@ -61,7 +61,9 @@ class PendingRequest(RequestHandle[nullcontext[None], TaskWaiters], TaskClosing)
     """An open request, until it is closed. Responses are lost when nobody asks again: set a time limit."""
 
     async def get(self) -> ResponseMsg:
-        """The next response. Raises: ResourceError, `NoRoute` if the request could not be sent."""
+        """The next response. Raises: ResourceError, `NoRoute` if it could not be sent, or the context was closed;
+        UsageError after it was closed.
+        """
         while not self._has_news():
             await self._changes.wait()
         return self._take()
@@ -123,7 +125,7 @@ class Source(SourceHandle[nullcontext[None], TaskWaiters], TaskClosing):
         a request port.
         """
         request = _new_request(on_response)
-        request.begin(await self._until_taken(lambda: self._core.request(data, request.take), True))
+        request.begin(await self._until_taken(lambda: self._core.request(data, request.take, request.fail), True))
         return request
 
     async def _until_taken(self, send: Callable[[], T], block: bool) -> T:
@@ -384,7 +386,7 @@ class Context(ContextHandle):
     ) -> PendingRequest:
         """Send a request as by `mim`. Raises: as `mim`; ResourceError without a request port."""
         request = _new_request(on_response)
-        request.begin(self.core.mim_request(data, request.take, topic))
+        request.begin(self.core.mim_request(data, request.take, topic, request.fail))
         return request
 
     async def request(self, target: str, data: bytes, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:

@@ -101,7 +101,7 @@ class BlockingSource(SourceHandle[ThreadLoop, ThreadChanges], ThreadClosing):
         """
         return _requested(
             self._lock,
-            lambda take, _: self._until_taken(lambda: self._core.request(data, take), True, timeout),
+            lambda take, fail: self._until_taken(lambda: self._core.request(data, take, fail), True, timeout),
             on_response,
         )
 
@@ -156,7 +156,9 @@ class BlockingRequest(RequestHandle[ThreadLoop, ThreadChanges], ThreadClosing):
     """An open request, until it is closed. Responses are lost when nobody asks again: set a time limit."""
 
     def get(self, timeout: float | None = None) -> ResponseMsg:
-        """The next response. Raises: TimeoutError; ResourceError, `NoRoute` if the request could not be sent."""
+        """The next response. Raises: TimeoutError; ResourceError, `NoRoute` if it could not be sent, or the context was
+        closed; UsageError after it was closed.
+        """
         self._lock.check_may_wait()
         self._changes.wait_until(self._has_news, timeout, "no response")
         return self._take()
@@ -411,7 +413,9 @@ class BlockingContext(ContextHandle):
     ) -> BlockingRequest:
         """Send a request as by `mim`. Raises: as `mim`; ResourceError without a request port."""
         return _requested(
-            self._loop, lambda take, _: self._locked(lambda: self._core.mim_request(data, take, topic)), on_response
+            self._loop,
+            lambda take, fail: self._locked(lambda: self._core.mim_request(data, take, topic, fail)),
+            on_response,
         )
 
     def request(self, target: str, data: bytes, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:

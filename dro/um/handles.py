@@ -126,6 +126,7 @@ class RequestHandle(Generic[L, W]):
         with self._lock:
             if self._core is not None:
                 self._core.close()
+            self._waiting.fail(UsageError("the request is closed"))
 
 
 class ContextHandle(ABC):

@@ -10,7 +10,7 @@ import pytest
 
 from dro.errors import ResourceError
 from dro.um.async_api import Context
-from dro.um.blocking_api import BlockingContext
+from dro.um.blocking_api import BlockingContext, BlockingRequest
 from dro.um.message.client_config import Config
 from dro.um.message.events import Data, RequestMsg, UsageError
 from tests.fakes.um_contexts import PATIENCE_S
@@ -81,3 +81,48 @@ def test_a_callback_may_not_wait_for_a_response(tcp_config: Config) -> None:
             context.lock.call_soon(ask)
         assert done.wait(PATIENCE_S)
     assert "callback" in str(raised[0])
+
+
+def test_who_waits_for_a_response_is_woken_by_the_end_of_request_and_context(tcp_config: Config) -> None:
+    found: list[str] = []
+
+    def wait(request: BlockingRequest) -> threading.Thread:
+        def get() -> None:
+            try:
+                request.get(PATIENCE_S)
+            except (UsageError, ResourceError) as e:
+                found.append(str(e))
+
+        thread = threading.Thread(target=get, daemon=True)
+        thread.start()
+        return thread
+
+    context = BlockingContext(tcp_config)
+    source = context.source("t")
+    closed, left = source.request(b"?"), source.request(b"?")
+    threads = [wait(closed)]
+    closed.close()
+    threads[0].join(PATIENCE_S)
+    threads.append(wait(left))
+    source.close()
+    context.close()
+    threads[1].join(PATIENCE_S)
+    assert found == ["the request is closed", "request to topic 't': the context is closed"]
+    with pytest.raises(ResourceError, match="the context is closed"):
+        left.get(PATIENCE_S)
+
+
+def test_a_task_that_waits_for_a_response_is_woken_by_the_end(tcp_config: Config) -> None:
+    async def scenario() -> None:
+        async with Context(tcp_config) as context:
+            source = await context.source("t")
+            requests = [await source.request(b"?"), await source.request(b"?")]
+            waiting = [asyncio.ensure_future(request.get()) for request in requests]
+            await asyncio.sleep(0)
+            await requests[0].close()
+            with pytest.raises(UsageError, match="the request is closed"):
+                await waiting[0]
+        with pytest.raises(ResourceError, match="request to topic 't': the context is closed"):
+            await waiting[1]
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))

@@ -219,10 +219,16 @@ class MessageContext:
         self._check_open()
         self.immediate.send(data, topic)
 
-    def mim_request(self, data: bytes, on_response: OnResponse, topic: str | None = None) -> OpenRequest:
+    def mim_request(
+        self,
+        data: bytes,
+        on_response: OnResponse,
+        topic: str | None = None,
+        on_failed: OnRequestFailed = lambda _: None,
+    ) -> OpenRequest:
         """Send a request as by `mim`. Raises: as `mim`; ResourceError without a request port."""
         self._check_open()
-        request = self.requests.open("all TRDs", on_response)
+        request = self.requests.open("all TRDs", on_response, on_failed)
         try:
             self.immediate.send(data, topic, request.blocks)
         except DroError:

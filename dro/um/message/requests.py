@@ -130,7 +130,7 @@ class WaitingResponses:
         self._tell = tell
         self._waiting: deque[ResponseMsg] = deque()
         self._waiting_bytes = 0
-        self.failed: ResourceError | None = None
+        self.failed: ResourceError | UsageError | None = None
 
     @property
     def has_news(self) -> bool:
@@ -144,12 +144,14 @@ class WaitingResponses:
             self._waiting_bytes += size
             self._tell()
 
-    def fail(self, error: ResourceError) -> None:
-        self.failed = error
-        self._tell()
+    def fail(self, error: ResourceError | UsageError) -> None:
+        """Note that nothing comes any more, and why; the first reason stays."""
+        if self.failed is None:
+            self.failed = error
+            self._tell()
 
     def take(self) -> ResponseMsg:
-        """Return the next one, while there is news. Raises: ResourceError when the request has failed."""
+        """Return the next one, while there is news. Raises: ResourceError after a failure, UsageError after the end."""
         if not self._waiting:
             assert self.failed is not None
             raise self.failed

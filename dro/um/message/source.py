@@ -25,7 +25,7 @@ from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.fragment.own_source import FragmentSource
 from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
-from dro.um.message.requests import OnResponse, OpenRequest, UnicastRequests
+from dro.um.message.requests import OnRequestFailed, OnResponse, OpenRequest, UnicastRequests
 from dro.um.message.writer import Piece, SessionWriter
 from dro.wire.lbmc import message as lbmc
 from dro.wire.lbmc.blocks import AnyBlock
@@ -129,12 +129,14 @@ class MessageSource:
             self._arm()
         return SqnRange(first, last)
 
-    def request(self, data: bytes, on_response: OnResponse) -> OpenRequest:
+    def request(self, data: bytes, on_response: OnResponse, on_failed: OnRequestFailed = lambda _: None) -> OpenRequest:
         """Send a request to the receivers; `on_response` is called on the loop until it is closed.
+
+        `on_failed`: the context is closed before.
 
         Raises: as `send`; ResourceError without a request port.
         """
-        request = self._owner.requests.open(f"topic {self.topic!r}", on_response)
+        request = self._owner.requests.open(f"topic {self.topic!r}", on_response, on_failed)
         try:
             self.send(data, blocks=request.blocks)
         except DroError:
