@@ -27,7 +27,8 @@ from dro.transport.session import ReceiverTransport, SenderTransport, SessionCou
 from dro.um.fragment.source_sessions import SourceSessions
 from dro.wire.source_string import TransportAddress
 
-QUEUE_MAX_BYTES: Final = 1_000_000
+QUEUE_MAX_BYTES: Final = 1_100_000
+"""Room for a message of a million bytes in pieces."""
 DELETION_LEAST_NS: Final = ms(10)
 NO_GROUP: Final = "0.0.0.0"
 

@@ -41,6 +41,7 @@ from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.data_blocks import ODomain, TopicName
 from dro.wire.source_string import TransportAddress
 
+MULTICAST_MAX_BYTES: Final = 1_000_000
 NAME_MAX_BYTES: Final = 251
 """Limits a topic that travels in the message."""
 
@@ -152,9 +153,9 @@ class ImmediateData:
     def send(self, data: bytes, topic: str | None, request_blocks: Sequence[AnyBlock] = ()) -> None:
         """Send to all TRDs. Raises: WouldBlock, with nothing taken; UsageError; ResourceError."""
         immediate = self._core.immediate
-        if len(data) > immediate.queue_max_bytes:
+        if len(data) > MULTICAST_MAX_BYTES:
             raise UsageError(
-                f"multicast immediate message of {len(data)} bytes, at most {immediate.queue_max_bytes} can be sent"
+                f"multicast immediate message of {len(data)} bytes, at most {MULTICAST_MAX_BYTES} can be sent"
             )
         name = topic_blocks(topic)
         session = immediate.session()
@@ -162,12 +163,18 @@ class ImmediateData:
             own = otid.encode(session.address, 0, self._core.context_id, session.transport_index)
             self._session, self._writer = session, MulticastWriter(own)
         blocks = (*name, ODomain(self._core.domain_id), *(b for b in request_blocks if not isinstance(b, ODomain)))
-        if len(data) > immediate.room_bytes:
-            raise WouldBlock("multicast immediate messages wait for the rate limit of LBT-RM")
         try:
             pieces = self._writer.pieces(data, blocks, session.fragment_max_bytes)
         except DecodeError as e:
             raise UsageError(f"multicast immediate message: {e.why}") from e
+        size = sum(map(len, pieces))
+        if size > immediate.queue_max_bytes:
+            raise UsageError(
+                f"multicast immediate message of {len(data)} bytes takes {size} in {len(pieces)} pieces, at most "
+                f"{immediate.queue_max_bytes} can wait; take larger datagrams"
+            )
+        if size > immediate.room_bytes:
+            raise WouldBlock("multicast immediate messages wait for the rate limit of LBT-RM")
         for piece in pieces:
             immediate.send(piece, _tell_failure)
 

@@ -26,7 +26,7 @@ from dro.um.message.events import (
     UsageError,
     WouldBlock,
 )
-from dro.um.message.immediate import log_failure
+from dro.um.message.immediate import MULTICAST_MAX_BYTES, log_failure
 from dro.um.message.receiver import CallbackListener
 from dro.um.message.requests import Response
 from dro.wire.lbmc.return_address import decode_return
@@ -392,3 +392,22 @@ def test_options_say_whether_a_context_can_ask(stepper: Stepper) -> None:
             one.mim_request(b"x", print)
         with pytest.raises(ResourceError, match="no request port"):
             source.request(b"x", print)
+
+
+def test_the_largest_message_to_all_arrives_in_its_pieces(stepper: Stepper) -> None:
+    """Of a million bytes; its headers have room beside them."""
+    config = with_group(private_config("tcp", context__transport_lbtrm_data_rate_limit=8_000_000))
+    a, b = MessageContext(config, stepper.loop), MessageContext(config, stepper.loop)
+    got: list[bytes] = []
+    b.immediate.on_immediate = lambda message: got.append(message.data)
+    a.mim(b"hello")
+    stepper.until(lambda: bool(got))
+    a.mim(bytes(MULTICAST_MAX_BYTES))
+    stepper.until(lambda: len(got) == 2, step_ms=50)
+    assert got[1] == bytes(MULTICAST_MAX_BYTES)
+    small = config.with_("context", "transport_lbtrm_datagram_max_size", 500)
+    c = MessageContext(small, stepper.loop)
+    with pytest.raises(UsageError, match=r"of 1000000 bytes takes \d+ in \d+ pieces, at most 1100000 can wait"):
+        c.mim(bytes(MULTICAST_MAX_BYTES))
+    for context in (a, b, c):
+        context.close()
