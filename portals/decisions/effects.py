@@ -69,7 +69,7 @@ class OpenProxySource:
 
 @dataclass(frozen=True, slots=True)
 class AdvertiseProxySource:
-    """Its feeder forwards to it from now on: what is sent after somebody has heard of it comes to them."""
+    """Advertise a proxy source: its feeder forwards now, so who hears of it gets what is sent from then on."""
 
     otid: bytes
 

@@ -22,7 +22,7 @@ from dro.um.blocking_api import BlockingContext
 from dro.um.handles import QUEUE_MAX
 from dro.um.message.client_config import Config
 from dro.um.message.context import MessageContext
-from dro.um.message.events import Event, NoSource, UsageError
+from dro.um.message.events import Event, NoSource, SqnRange, UsageError
 from tests.fakes.um_contexts import PATIENCE_S, private_config
 
 pytestmark = pytest.mark.usefixtures("network")
@@ -307,3 +307,22 @@ def test_a_source_that_closes_waits_until_its_messages_are_handed_over(
         api.do(source.close())
         api.do(source.close())
     assert [*seen, context.core.children] == [1, 1, 1, 0], "and no longer"
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "why"),
+    [
+        ("text", {}, "data of a message has to be bytes, this is str"),
+        (None, {}, "data of a message has to be bytes, this is NoneType"),
+        (b"", {"properties": ["a"]}, "properties have to be a mapping"),
+        (b"", {"channel": 1.5}, "channel 1.5 is no whole number"),
+    ],
+)
+def test_what_is_no_message_is_named(api: Api, context: Opened, data: object, more: Opened, why: str) -> None:
+    source = api.do(context.source("t"))
+    with pytest.raises(UsageError, match=why):
+        api.do(source.send(data, **more))
+    if not more:
+        with pytest.raises(UsageError, match=why):
+            api.do(context.uim("TCP:127.0.0.1:9", data))
+    assert api.do(source.send(bytearray(b"taken"))) == SqnRange(0, 0)

@@ -112,7 +112,9 @@ class ValueRule:
             notice = f"{value} is no power of two, {raised} is used"
             value = raised
         if not any(low <= value <= high for low, high in self.ranges):
-            raise ConfigError(f"{value} is out of range", remedy=self.describe())
+            last = self.ranges[-1][1]
+            is_open = value > last >= INT32_MAX  # `describe` does not name that end
+            raise ConfigError(f"{value} is out of range", remedy=f"use {last} or less" if is_open else self.describe())
         if self.power_of_two and (value <= 0 or value & (value - 1)):
             raise ConfigError(f"{value} is not a power of two", remedy=self.describe())
         if value % self.multiple_of:

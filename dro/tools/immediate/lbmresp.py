@@ -16,13 +16,14 @@ from dro.errors import DecodeError, DroError
 from dro.standard_streams import open_standard_streams
 from dro.tools.immediate.requesting import payload
 from dro.tools.lbm import lines
-from dro.tools.lbm.arguments import CommonOptions, add_not_yet, count, new_parser
+from dro.tools.lbm.arguments import CommonOptions, add_not_yet, at_most, count, new_parser
 from dro.tools.lbm.ending import EXIT_OK, EndRequest
 from dro.tools.lbm.output import HeldOutput
 from dro.tools.lbm.running import load_config, run_tool
 from dro.um.blocking_api import BlockingContext, BlockingSource
 from dro.um.message.events import EOS, Data, Event, RequestMsg, Responding
 from dro.um.message.requests import Response
+from dro.um.message.unicast import UNICAST_MAX_BYTES
 
 PROG: Final = "lbmresp"
 
@@ -43,7 +44,14 @@ def arguments() -> argparse.ArgumentParser:
     add("topic", help="topic to receive")
     add("-E", "--exit", dest="exit_at_eos", action="store_true", help="end when all sources have ended")
     add("-f", "--forward", metavar="TOPIC", help="let the lbmresp that receives this topic answer")
-    add("-l", "--length", type=count, default=25, metavar="NUM", help="bytes of a response (default 25)")
+    add(
+        "-l",
+        "--length",
+        type=at_most(UNICAST_MAX_BYTES),
+        default=25,
+        metavar="NUM",
+        help="bytes of a response (default 25)",
+    )
     add("-r", "--responses", type=count, default=1, metavar="NUM", help="responses to each request (default 1)")
     add("-s", "--silent", action="store_true", help="print no line for each request")
     add_not_yet(parser, ())

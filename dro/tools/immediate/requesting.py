@@ -16,14 +16,23 @@ from typing import TextIO
 
 from dro.command_line import Parser
 from dro.tools.lbm import lines
-from dro.tools.lbm.arguments import CommonOptions, Setting, add_not_yet, count, new_parser, positive, rates, seconds
+from dro.tools.lbm.arguments import (
+    CommonOptions,
+    Setting,
+    add_not_yet,
+    at_most,
+    new_parser,
+    positive,
+    rates,
+    seconds,
+)
 from dro.tools.lbm.ending import EXIT_BAD, EXIT_OK, EndRequest, signal_status
 from dro.tools.lbm.output import HeldOutput
 from dro.tools.lbm.running import load_config, run_tool
 from dro.um.blocking_api import BlockingContext, BlockingRequest
 from dro.um.message.events import ResponseMsg, UsageError
 from dro.um.message.requests import OnResponse
-from dro.um.message.unicast import parse_target
+from dro.um.message.unicast import UNICAST_MAX_BYTES, parse_target
 
 _POLL_S = 0.1
 TARGET = "TCP:[DOMAIN:]IP:PORT"
@@ -50,7 +59,7 @@ def add_sending(parser: Parser, rate_flags: tuple[str, ...]) -> None:
     """Add the options of all that send."""
     add = parser.add_argument
     add("-d", "--delay", type=seconds, default=1.0, metavar="SEC", help="wait before the first message (default 1)")
-    add("-l", "--length", type=count, default=25, metavar="NUM", help="payload bytes (default 25)")
+    add("-l", "--length", type=at_most(UNICAST_MAX_BYTES), default=25, metavar="NUM", help="payload bytes (default 25)")
     add("-L", "--linger", type=seconds, default=1.0, metavar="SEC", help="wait after the last message (default 1)")
     add(*rate_flags, dest="rate", type=rates, default=(), metavar="[UM]DATA[/RETR]",
         help="LBT-RM, or LBT-RU with U, with these limits in bits per second, such as M10m/5m")  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -112,6 +112,18 @@ def positive(text: str) -> int:
     if not value:
         raise argparse.ArgumentTypeError("0 is too few; give 1 or more")
     return value
+
+
+def at_most(limit: int) -> Callable[[str], int]:
+    """Make a `count` that ends there."""
+
+    def limited(text: str) -> int:
+        value = count(text)
+        if value > limit:
+            raise argparse.ArgumentTypeError(f"{value} is too many; give {limit} or less")
+        return value
+
+    return limited
 
 
 def seconds(text: str) -> float:

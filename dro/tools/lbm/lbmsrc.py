@@ -23,6 +23,7 @@ from dro.tools.lbm.arguments import (
     NotYet,
     Setting,
     add_not_yet,
+    at_most,
     count,
     milliseconds,
     new_parser,
@@ -38,6 +39,7 @@ from dro.tools.lbm.payloads import PayloadRecord
 from dro.tools.lbm.running import Periods, load_config, run_tool
 from dro.um.blocking_api import BlockingContext, BlockingSource
 from dro.um.message.events import Connect, Disconnect, SourceEvent, WouldBlock
+from dro.um.message.properties import CHANNEL_LAST
 
 PROG: Final = "lbmsrc"
 _LENGTH_MAX: Final = 1 << 28
@@ -127,7 +129,7 @@ def sending_arguments(prog: str, description: str) -> Parser:
     add("-V", "--verifiable", action="store_true", help="payloads that a receiver can verify")
     add("--wait-for-line", action="store_true", help="begin when a line, or the end, of standard input was read")
     add("--payload-sha256", action="store_true", help="print a digest of all payloads before the last line")
-    add("-N", "--channel", type=count, metavar="NUM", help="send on a channel")
+    add("-N", "--channel", type=at_most(CHANNEL_LAST), metavar="NUM", help="send on a channel")
     return parser
 
 

@@ -22,7 +22,7 @@ from dro.tools.lbm.arguments import (
     CommonOptions,
     Setting,
     add_not_yet,
-    count,
+    at_most,
     new_parser,
     percent,
     positive,
@@ -36,6 +36,7 @@ from dro.tools.lbm.running import Periods, load_config, run_tool
 from dro.tools.lbm.tally import Tally, TallyOptions
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.events import Data, Event, MessageBatch
+from dro.um.message.properties import CHANNEL_LAST
 from dro.um.message.receiver import OnEvent, OnMessages, OnSource
 from dro.um.message.wildcard_receiver import OnTopic
 
@@ -109,7 +110,7 @@ def arguments(prog: str, description: str, name: str) -> argparse.ArgumentParser
     add("--max-sources", type=positive, metavar="NUM", help="print statistics of NUM sessions at most")
     add("--payload-sha256", action="store_true", help="print a digest of all payloads before the last line")
     add("--payload-file", metavar="FILE", help="write each payload there, behind its length in 4 bytes")
-    add("-N", "--channel", type=count, metavar="NUM", help="messages of this channel alone")
+    add("-N", "--channel", type=at_most(CHANNEL_LAST), metavar="NUM", help="messages of this channel alone")
     add_not_yet(parser, ())
     return parser
 

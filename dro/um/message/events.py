@@ -196,5 +196,11 @@ class UsageError(DroError):
     """The application called something in a wrong state: closed, not empty, or from the wrong thread."""
 
 
+def check_data(data: object) -> None:
+    """Refuse what is no data of a message. Raises: UsageError."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise UsageError(f"data of a message has to be bytes, this is {type(data).__name__}; encode it first")
+
+
 class NoRoute(ResourceError):
     """No DRO offers the domain of a target."""

@@ -31,7 +31,7 @@ from dro.proto.unicast.multicast import (
 from dro.timers import Timer
 from dro.transport.session import SenderTransport
 from dro.um.fragment.context import FragmentContext
-from dro.um.message.events import FLAG_IMMEDIATE, FLAG_TOPICLESS, Data, HFReset, UsageError, WouldBlock
+from dro.um.message.events import FLAG_IMMEDIATE, FLAG_TOPICLESS, Data, HFReset, UsageError, WouldBlock, check_data
 from dro.um.message.listeners import Listener, topic_bytes, topic_text
 from dro.um.message.properties import make_event
 from dro.um.message.requests import UnicastRequests, call
@@ -153,6 +153,7 @@ class ImmediateData:
     def send(self, data: bytes, topic: str | None, request_blocks: Sequence[AnyBlock] = ()) -> None:
         """Send to all TRDs. Raises: WouldBlock, with nothing taken; UsageError; ResourceError."""
         immediate = self._core.immediate
+        check_data(data)
         if len(data) > MULTICAST_MAX_BYTES:
             raise UsageError(
                 f"multicast immediate message of {len(data)} bytes, at most {MULTICAST_MAX_BYTES} can be sent"

@@ -25,15 +25,24 @@ from dro.um.message.events import (
     RequestMsg,
     Responding,
     UsageError,
+    check_data,
 )
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.data_blocks import BATCH_END, BATCH_START, AppHdrChain, AppHdrType, ChainElement
-from dro.wire.lbmc.failover import HotFailover, channel_element, failover_element, read_channel, read_failover
+from dro.wire.lbmc.failover import (
+    CHANNEL_MAX,
+    HotFailover,
+    channel_element,
+    failover_element,
+    read_channel,
+    read_failover,
+)
 from dro.wire.lbmc.headers import MessageHeaders, ReturnAddress
 from dro.wire.lbmc.properties import Property, PropertyType
 from dro.wire.lbmc.properties import decode as decode_block
 from dro.wire.lbmc.properties import encode as encode_block
 
+CHANNEL_LAST: Final = CHANNEL_MAX
 NAME_MAX_BYTES: Final = 250
 PROPERTIES_MAX: Final = 0xFFFF
 PROPERTY_BYTES: Final = 200
@@ -146,7 +155,13 @@ def compose(
 ) -> ComposedMessage:
     """Put together what is said beside the data. Raises: UsageError for what cannot be said."""
     elements: list[ChainElement] = []
+    check_data(data)
+    for what, number in ("channel", channel), ("hot failover number", failover and failover.number):
+        if not isinstance(number, int | None):
+            raise UsageError(f"{what} {number!r} is no whole number")
     if properties:
+        if not isinstance(properties, Mapping):
+            raise UsageError(f"properties have to be a mapping of names to values, not {type(properties).__name__}")
         block = encode_properties(properties)
         elements.append(ChainElement(AppHdrType.PROPERTIES_LENGTH, len(block).to_bytes(4, "big")))
         data += block

@@ -24,7 +24,7 @@ from dro.proto.stream.retention import Retention
 from dro.sqn import MASK
 from dro.timers import Timer
 from dro.um.fragment.own_source import FragmentSource
-from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock
+from dro.um.message.events import Connect, Disconnect, SourceEvent, SqnRange, UsageError, Wakeup, WouldBlock, check_data
 from dro.um.message.requests import OnRequestFailed, OnResponse, OpenRequest, UnicastRequests
 from dro.um.message.writer import Piece, SessionWriter
 from dro.wire.lbmc import message as lbmc
@@ -98,6 +98,8 @@ class MessageSource:
         """
         if self.is_closed:
             raise UsageError(f"source of {self.topic!r} is closed")
+        if type(data) is not bytes:
+            check_data(data)
         size = len(data)
         if size > MESSAGE_MAX_BYTES:
             raise UsageError(f"message of {size} bytes, at most {MESSAGE_MAX_BYTES} can be sent")

@@ -42,7 +42,7 @@ from dro.timers import Timer
 from dro.transport.sockets import ip_number, ip_text
 from dro.um.fragment.context import FragmentContext
 from dro.um.fragment.request_port import Sender
-from dro.um.message.events import NoRoute, UsageError
+from dro.um.message.events import NoRoute, UsageError, check_data
 from dro.wire.lbmc.block import Block
 from dro.wire.lbmc.blocks import AnyBlock
 from dro.wire.lbmc.codes import MESSAGE_MAX
@@ -50,6 +50,8 @@ from dro.wire.lbmc.headers import ContextAddress
 
 limited = LimitedLogger(logging.getLogger(__name__)).event
 
+UNICAST_MAX_BYTES: Final = MESSAGE_MAX_BYTES
+"""Of one message."""
 QUEUED_MAX_BYTES: Final = 1 << 26
 """Of all ways."""
 ASKED_MAX_BYTES: Final = 1 << 22
@@ -62,7 +64,8 @@ PACE_BYTES: Final = 5_000_000
 _ROUTE_CHECK_NS: Final = ms(50)
 _REPEATED: Final = object()
 """The owner of messages that others ask for again, so that these cannot take all the room of the application."""
-_TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port"
+_GROUPS: Final = 0xE0000000  # addresses of multicast, and beyond
+_TARGET_FORM: Final = "TCP:ip:port or TCP:domain:ip:port with the address and port of a host"
 _NO_ROUTE_REMEDY: Final = "see that a DRO here has a route to it"
 _REASONS: Final = {
     Outcome.FULL: "too much waits to be sent",
@@ -83,7 +86,7 @@ def parse_target(target: str) -> ContextAddress:
         if kind != "TCP" or len(parts) not in (2, 3) or not all(part.isdecimal() for part in (*parts[:-2], parts[-1])):
             raise ValueError
         domain_id, ip, port = int(parts[0]) if len(parts) == 3 else 0, ip_number(parts[-2]), int(parts[-1])
-        if not (0 <= domain_id <= 0xFFFFFFFF and 0 < port <= 0xFFFF and ip) or parts[-2].count(".") != 3:
+        if not (0 <= domain_id <= 0xFFFFFFFF and 0 < port <= 0xFFFF and 0 < ip < _GROUPS) or parts[-2].count(".") != 3:
             raise ValueError
     except (ValueError, OSError):
         raise UsageError(f"target {target[:80]!r} is not {_TARGET_FORM}") from None
@@ -264,6 +267,7 @@ class UnicastMessages:
         """
         if self._is_closed:
             raise UsageError("the context is closed")
+        check_data(data)
         if len(data) > MESSAGE_MAX_BYTES:
             raise UsageError(f"message of {len(data)} bytes, at most {MESSAGE_MAX_BYTES} can be sent")
         blocks = tuple(blocks)

@@ -271,6 +271,8 @@ def test_a_pause_spreads_the_messages(net: ToolNet) -> None:
         ("lbmrcv", ["--monitor-rcv=5", "t"], "lbmrcv: --monitor-rcv (monitoring) is not supported yet; leave it out"),
         ("lbmhfsrc", ["-x", "32", "-i", "5g", "t"], "lbmhfsrc: number 5000000000 does not fit 32 bits"),
         ("lbmwrcv", ["-r", "0", "t"], "argument -r/--msgs: 0 is too few; give 1 or more"),
+        ("lbmsrc", ["-N", "5g", "t"], "argument -N/--channel: 5000000000 is too many; give 4294967295 or less"),
+        ("lbmsrc", ["-j", "99999999999999g", "t"], "is out of range; use 18446744073709551615 or less"),
         ("lbmrcv", ["-c", "/nowhere/um.cfg", "t"], "/nowhere/um.cfg: cannot read the UM configuration file"),
         ("lbmrcv", ["x" * 300], "has 300 bytes"),
         ("lbmsrc", ["x" * 300], "has 300 bytes"),

@@ -206,7 +206,7 @@ def test_targets_are_read_as_they_are_written(target: str) -> None:
     [
         "", "TCP", "TCP:10.0.0.1", "UDP:10.0.0.1:1", "TCP:10.0.0.1:0", "TCP:10.0.0.1:65536", "TCP:0.0.0.0:1",
         "TCP:10.1:14391", "TCP:x:10.0.0.1:1", "TCP:4294967296:10.0.0.1:1", "TCP:1:2:10.0.0.1:1", "TCP:10.0.0.1:-1",
-        "TCP:host:1", "TCP::10.0.0.1:1",
+        "TCP:host:1", "TCP::10.0.0.1:1", "TCP:2:239.1.1.1:15",
     ],
 )  # fmt: skip
 def test_what_is_no_target_is_named(target: str) -> None:
