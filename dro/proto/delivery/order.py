@@ -322,7 +322,7 @@ class DeliveryController:
         """Go on to `sqn`, beyond the newest known one: all between is missing. `length` 1: `sqn` itself is here."""
         expected = self.expected
         assert expected is not None
-        gap = ahead(sqn, self._high)
+        gap = sqn - self._high & MASK  # half around when it follows a TSNI
         if gap > self._burst_limit:
             self._burst(expected, sqn)
         elif gap > 0:

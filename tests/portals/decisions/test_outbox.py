@@ -203,7 +203,8 @@ def test_what_comes_and_goes_while_another_waits_takes_no_room() -> None:
 
 
 def test_who_waits_for_a_message_is_told_when_its_batch_is_worked_off() -> None:
-    outbox, done = Outbox(0), []
+    outbox = Outbox(0)
+    done: list[int] = []
     for number in range(BATCH_RECORDS + 2):
         message = ForwardStart(number)
         outbox.put(message, PORTAL_MESSAGES.encode(message), partial(done.append, number))

@@ -21,7 +21,7 @@ from dro.proto.delivery.order import (
     Lost,
 )
 from dro.proto.delivery.reassembly import Delivered
-from dro.sqn import add
+from dro.sqn import HALF, add
 from dro.wire.lbmc.headers import MessageHeaders
 
 
@@ -709,3 +709,12 @@ def test_flags_of_a_message_that_lost_a_piece_are_not_those_of_the_next() -> Non
     c.on_fragment(4, (4, 0, 10), bytes(5), 0, 0)
     c.on_fragment(5, (4, 5, 10), bytes(5), 0, 4)
     assert [event.flags for event in c.take_events() if isinstance(event, Delivered)] == [4]
+
+
+def test_a_newest_sqn_exactly_half_around_is_a_burst() -> None:
+    controller = DeliveryController(DeliveryConfig())
+    controller.on_fragment(9, None, b"x", 0)
+    controller.take_events()
+    controller.on_tsni(9 + HALF, 0)
+    assert controller.take_events() == [LossBurst(10, HALF)]
+    assert controller.expected == 10 + HALF
