@@ -15,6 +15,7 @@ from dro.lbmmon.binary import (
     binary_messages,
     decode_binary,
     gateway_config,
+    layout,
     portal_config,
     type_of,
 )
@@ -84,7 +85,12 @@ def _binary(data: bytes) -> Hashable:
         )  # fmt: skip
     if made and "\ufffd" not in f"{read.text}{read.values}{read.options}":
         again = decode_binary(made)
-        assert (again.values, again.text, again.options) == (read.values, read.text, read.options)
+        full = {member.name: member.size for member in layout("portal_config").members if member.is_text}
+        expected = {
+            name: value.encode()[: full[name] - 1].decode(errors="replace") if isinstance(value, str) else value
+            for name, value in read.values.items()
+        }  # what others write may have no NUL in the end
+        assert (again.values, again.text, again.options) == (expected, read.text, read.options)
     return read.name, read.is_big_endian, len(read.options), len(read.values)
 
 
