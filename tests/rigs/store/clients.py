@@ -30,6 +30,8 @@ from tests.rigs.store.party import (
     persistence,
 )
 
+CONFIRMED_MAX = 1 << 14  # by one message
+
 
 @dataclass
 class Registration:
@@ -165,7 +167,8 @@ class ScriptedSource(PersistenceParty):
             for sqn in [sqn for sqn in self.unstable if first <= sqn <= last]:
                 del self.unstable[sqn]
         elif self.next_sqn is not None:
-            self.confirmed |= {(ack.receiver_reg_id, sqn) for sqn in range(first, min(last + 1, self.next_sqn))}
+            end = min(last + 1, self.next_sqn)
+            self.confirmed |= {(ack.receiver_reg_id, sqn) for sqn in range(max(first, end - CONFIRMED_MAX), end)}
 
     def _on_alive(self, _alive: ume.UmeKeepalive, _message: lbmc.Message, origin: ContextAddress) -> None:
         if origin == self.registration.store:
