@@ -51,11 +51,11 @@ from dro.wire.lbmc.headers import ContextAddress
 limited = LimitedLogger(logging.getLogger(__name__)).event
 
 UNICAST_MAX_BYTES: Final = MESSAGE_MAX_BYTES
-"""Of one message."""
+"""Limits one message."""
 QUEUED_MAX_BYTES: Final = 1 << 26
-"""Of all ways."""
+"""Limits what waits on all ways."""
 ASKED_MAX_BYTES: Final = 1 << 22
-"""Of what one context asks for again."""
+"""Limits what is sent again to one context that asks, and has not left."""
 WAITING_MAX: Final = 256
 ROUTE_WAIT_NS: Final = s(3)
 _CONTROL_BYTES: Final = 128

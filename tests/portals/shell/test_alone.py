@@ -635,7 +635,7 @@ def test_a_failure_while_it_acts_does_not_stop_it_from_acting_later(alone: Alone
 
 
 def test_a_proxy_source_is_advertised_when_its_feeder_has_been_asked_and_has_confirmed(alone: Alone) -> None:
-    """Who hears of it may send at once: without the confirmation, the feeder might not forward that yet."""
+    """Wait for the confirmation: who hears of it may send at once, and the feeder might not forward that yet."""
     alone.joined()
     alone.link.say(InterestGained((SEEN.topic, PATTERN_NONE)))
     alone.stepper.settle()

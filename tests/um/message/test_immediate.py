@@ -395,7 +395,7 @@ def test_options_say_whether_a_context_can_ask(stepper: Stepper) -> None:
 
 
 def test_the_largest_message_to_all_arrives_in_its_pieces(stepper: Stepper) -> None:
-    """Of a million bytes; its headers have room beside them."""
+    """Send a million bytes; its headers have room beside them."""
     config = with_group(private_config("tcp", context__transport_lbtrm_data_rate_limit=8_000_000))
     a, b = MessageContext(config, stepper.loop), MessageContext(config, stepper.loop)
     got: list[bytes] = []
