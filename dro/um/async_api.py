@@ -151,8 +151,11 @@ class Source(SourceHandle[nullcontext[None], TaskWaiters], TaskClosing):
         self._core.flush()
 
     async def wait_receivers(self, count: int = 1) -> None:
-        """Wait until so many receivers are connected; not for LBT-RM, which has no connections."""
-        while len(self._core.clients) < count:
+        """Wait until so many receivers are connected; not for LBT-RM, which has no connections.
+
+        Raises: UsageError once it is closed.
+        """
+        while not self._is_enough(self._core.clients, count):
             await self._changes.wait()
 
     async def close(self, *, final: bool | None = None, wait: bool = True) -> None:
@@ -196,8 +199,8 @@ class Receiver(_Receiving[MessageReceiver]):
         return self._core.sources
 
     async def wait_sources(self, count: int = 1) -> None:
-        """Wait until so many sources are joined."""
-        while len(self._core.sources) < count:
+        """Wait until so many sources are joined. Raises: UsageError once it is closed."""
+        while not self._is_enough(self._core.sources, count):
             await self._changes.wait()
 
 
@@ -214,8 +217,8 @@ class WildcardReceiver(_Receiving[PatternReceiver]):
         return frozenset(self._core.topics)
 
     async def wait_topics(self, count: int = 1) -> None:
-        """Wait until so many topics have matched."""
-        while len(self._core.topics) < count:
+        """Wait until so many topics have matched. Raises: UsageError once it is closed."""
+        while not self._is_enough(self._core.topics, count):
             await self._changes.wait()
 
 

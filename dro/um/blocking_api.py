@@ -130,9 +130,9 @@ class BlockingSource(SourceHandle[ThreadLoop, ThreadChanges], ThreadClosing):
             self._core.flush()
 
     def wait_receivers(self, count: int = 1, timeout: float | None = None) -> None:
-        """Wait until so many receivers are connected; not for LBT-RM. Raises: TimeoutError."""
+        """Wait until so many receivers are connected; not for LBT-RM. Raises: TimeoutError, UsageError once closed."""
         self._lock.check_may_wait()
-        self._changes.wait_until(lambda: len(self.clients) >= count, timeout, "receivers have not connected")
+        self._changes.wait_until(lambda: self._is_enough(self.clients, count), timeout, "receivers have not connected")
 
     def close(self, *, final: bool | None = None, wait: bool = True) -> None:
         """Stop being a source, once everything is handed to the session. `final`: advertise the end (None: option).
@@ -207,9 +207,10 @@ class BlockingReceiver(_Receiving[MessageReceiver]):
             return self._core.sources
 
     def wait_sources(self, count: int = 1, timeout: float | None = None) -> None:
-        """Wait until so many sources are joined. Raises: TimeoutError."""
+        """Wait until so many sources are joined. Raises: TimeoutError, UsageError once it is closed."""
         self._lock.check_may_wait()
-        self._changes.wait_until(lambda: len(self.sources) >= count, timeout, f"no {count} sources of {self.topic!r}")
+        what = f"no {count} sources of {self.topic!r}"
+        self._changes.wait_until(lambda: self._is_enough(self.sources, count), timeout, what)
 
 
 class BlockingWildcardReceiver(_Receiving[PatternReceiver]):
@@ -226,10 +227,10 @@ class BlockingWildcardReceiver(_Receiving[PatternReceiver]):
             return frozenset(self._core.topics)
 
     def wait_topics(self, count: int = 1, timeout: float | None = None) -> None:
-        """Wait until so many topics have matched. Raises: TimeoutError."""
+        """Wait until so many topics have matched. Raises: TimeoutError, UsageError once it is closed."""
         self._lock.check_may_wait()
         what = f"no {count} topics for {self.pattern!r}"
-        self._changes.wait_until(lambda: len(self.topics) >= count, timeout, what)
+        self._changes.wait_until(lambda: self._is_enough(self.topics, count), timeout, what)
 
 
 def _requested(
@@ -237,7 +238,7 @@ def _requested(
 ) -> BlockingRequest:
     """Send a request; `send` is given who takes its responses, and its failure."""
     changes = ThreadChanges()
-    request = BlockingRequest(loop, changes, changes.tell, on_response)
+    request = BlockingRequest(loop, changes, changes.wake, on_response)
     request.begin(send(request.take, request.fail))
     return request
 
@@ -281,7 +282,7 @@ class BlockingContext(ContextHandle):
         changes = ThreadChanges()
         chosen = object_options("source", options)
         with self._loop:
-            core = self._core.source(topic, chosen, telling(changes.tell, on_event))
+            core = self._core.source(topic, chosen, telling(changes.wake, on_event))
             return BlockingSource(core, self._loop, changes)
 
     def hf_source(
@@ -291,7 +292,7 @@ class BlockingContext(ContextHandle):
         changes = ThreadChanges()
         chosen = object_options("source", options)
         with self._loop:
-            core = self._core.source(topic, chosen, telling(changes.tell, on_event), hot_failover=True)
+            core = self._core.source(topic, chosen, telling(changes.wake, on_event), hot_failover=True)
             return BlockingHFSource(BlockingSource(core, self._loop, changes))
 
     def receiver(
@@ -309,7 +310,7 @@ class BlockingContext(ContextHandle):
         `on_messages` takes messages that came in a row at once, which is faster. Raises: ConfigError, UsageError.
         """
         changes = ThreadChanges()
-        on_change = telling(changes.tell, on_source)
+        on_change = telling(changes.wake, on_source)
         queue = ThreadQueue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
         listener = queue or CallbackListener(on_event, on_messages, on_change)
         chosen = object_options("receiver", options)
@@ -327,7 +328,7 @@ class BlockingContext(ContextHandle):
     ) -> BlockingReceiver:
         """A receiver that joins the sources of hot failover: each number once. As `receiver`, without batches."""
         changes = ThreadChanges()
-        on_change = telling(changes.tell, on_source)
+        on_change = telling(changes.wake, on_source)
         queue = ThreadQueue(self._loop, queue_max, on_change) if on_event is None else None
         listener = queue or CallbackListener(on_event, None, on_change)
         chosen = object_options("receiver", options)
@@ -352,12 +353,12 @@ class BlockingContext(ContextHandle):
         Raises: PatternError, ConfigError, UsageError.
         """
         changes = ThreadChanges()
-        on_change = telling(changes.tell, on_source)
+        on_change = telling(changes.wake, on_source)
         queue = ThreadQueue(self._loop, queue_max, on_change) if on_event is None and on_messages is None else None
         listener = queue or CallbackListener(on_event, on_messages, on_change)
         chosen = object_options("wildcard_receiver", options)
         with self._loop:
-            core = self._core.wildcard(pattern, listener, chosen, telling(changes.tell, on_created), on_deleted)
+            core = self._core.wildcard(pattern, listener, chosen, telling(changes.wake, on_created), on_deleted)
             return BlockingWildcardReceiver(core, self._loop, changes, queue)
 
     def uim(self, target: str, data: bytes, topic: str | None = None, *, block: bool = True) -> None:

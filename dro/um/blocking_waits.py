@@ -18,13 +18,13 @@ from dro.um.message.receiver import CallbackListener, OnSource
 
 
 class ThreadChanges:
-    """Threads that wait for something to change; `tell` is called with the loop's lock held."""
+    """Threads that wait for something to change; `wake` is called with the loop's lock held."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._count = 0
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         with self._condition:
             self._count += 1
             self._condition.notify_all()

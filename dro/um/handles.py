@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager
-from typing import Final, Generic, ParamSpec, TypeVar
+from typing import ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from dro.errors import ResourceError
 from dro.um.message.context import MessageContext
@@ -34,9 +34,16 @@ def undelivered(what: str) -> ResourceError:
 
 P = ParamSpec("P")
 L = TypeVar("L", bound=AbstractContextManager[object])
+C = TypeVar("C", bound=MessageSource | MessageReceiver | PatternReceiver)
 R = TypeVar("R", bound=MessageReceiver | PatternReceiver)
-W = TypeVar("W")  # those who wait for a change
+W = TypeVar("W", bound="Waiting")  # those who wait for a change
 Q = TypeVar("Q")  # a queue of events
+
+
+class Waiting(Protocol):
+    """Those who wait for a change."""
+
+    def wake(self) -> None: ...
 
 
 def telling(tell: Callable[[], object], callback: Callable[P, object] | None) -> Callable[P, None]:
@@ -50,11 +57,29 @@ def telling(tell: Callable[[], object], callback: Callable[P, object] | None) ->
     return both
 
 
-class SourceHandle(Generic[L, W]):
-    def __init__(self, core: MessageSource, lock: L, changes: W) -> None:
+class _Ending(Generic[C, W]):
+    """Is closed by the application, or with its context; who waits for a change is told."""
+
+    _KIND: ClassVar[str]
+
+    def __init__(self, core: C, changes: W) -> None:
         self._core = core
-        self._lock = lock
         self._changes = changes
+        core.on_closed = changes.wake
+
+    def _is_enough(self, found: Sized, count: int) -> bool:
+        """Whether it is what was waited for. Raises: UsageError when no more can come."""
+        if len(found) < count and self._core.is_closed:
+            raise UsageError(f"the {self._KIND} is closed")
+        return len(found) >= count
+
+
+class SourceHandle(_Ending[MessageSource, W], Generic[L, W]):
+    _KIND = "source"
+
+    def __init__(self, core: MessageSource, lock: L, changes: W) -> None:
+        super().__init__(core, changes)
+        self._lock = lock
 
     @property
     def topic(self) -> str:
@@ -75,11 +100,12 @@ class SourceHandle(Generic[L, W]):
             return frozenset(self._core.clients)
 
 
-class ReceiverHandle(Generic[R, L, W, Q]):
+class ReceiverHandle(_Ending[R, W], Generic[R, L, W, Q]):
+    _KIND = "receiver"
+
     def __init__(self, core: R, lock: L, changes: W, queue: Q | None) -> None:
-        self._core = core
+        super().__init__(core, changes)
         self._lock = lock
-        self._changes = changes
         self._queue = queue
 
     def _events(self) -> Q:

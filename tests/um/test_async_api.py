@@ -62,6 +62,22 @@ async def take_all(receiver: Receiver) -> list[Event]:
     return [event async for event in receiver]
 
 
+def test_the_end_of_what_more_is_waited_for_ends_the_wait(tcp_config: Config) -> None:
+    async def scenario(context: Context) -> None:
+        source, receiver = await context.source("t"), await context.receiver("t")
+        wild = await context.wildcard_receiver("^t")
+        waits = (source.wait_receivers, receiver.wait_sources, wild.wait_topics)
+        waiting = [asyncio.create_task(wait(3)) for wait in waits]
+        await asyncio.sleep(0)
+        for made in (source, receiver, wild):
+            await made.close()
+        raised = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [str(e) for e in raised] == ["the source is closed", *["the receiver is closed"] * 2]
+        assert {type(e) for e in raised} == {UsageError}
+
+    run(scenario, tcp_config)
+
+
 def test_waiting_for_several_goes_on_until_all_are_there(tcp_config: Config) -> None:
     async def scenario(context: Context) -> None:
         receiver, wild = await context.receiver("t.1"), await context.wildcard_receiver("^t")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
 from dro.um.message.events import Event, NoSource, SqnRange, UsageError
 from tests.fakes.um_contexts import PATIENCE_S
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("network")
 
@@ -74,6 +76,28 @@ def test_a_wait_that_takes_too_long_says_for_what(context: BlockingContext) -> N
     with pytest.raises(TimeoutError, match=r"^no 3 topics for '\^t'$"):
         wild.wait_topics(3, timeout=0.01)
     receiver.wait_sources(0, timeout=0)
+
+
+def test_the_end_of_what_more_is_waited_for_ends_the_wait(context: BlockingContext) -> None:
+    source, receiver, wild = context.source("t"), context.receiver("t"), context.wildcard_receiver("^t")
+    raised: list[str] = []
+
+    def wait(wait: Callable[[int], None]) -> None:
+        with pytest.raises(UsageError) as e:
+            wait(3)
+        raised.append(str(e.value))
+
+    waits = (source.wait_receivers, receiver.wait_sources, wild.wait_topics)
+    threads = [threading.Thread(target=wait, args=(one,), daemon=True) for one in waits]
+    for thread in threads:
+        thread.start()
+    waiting: list[Any] = [made._changes._condition for made in (source, receiver, wild)]
+    wait_until(lambda: all(condition._waiters for condition in waiting), "three that wait", PATIENCE_S)
+    for made in (source, receiver, wild):
+        made.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert sorted(raised) == ["the receiver is closed", "the receiver is closed", "the source is closed"]
 
 
 def test_waiting_for_several_goes_on_until_all_are_there(context: BlockingContext) -> None:

@@ -97,6 +97,7 @@ class MessageReceiver:
         """Raises: UsageError when the topic cannot be one, ConfigError when another receiver has other options."""
         self.topic = topic
         self.is_closed = False
+        self.on_closed: Callable[[], object] = lambda: None
         self._owner = owner
         self._name = topic_bytes(topic)
         self._listener = listener
@@ -119,4 +120,5 @@ class MessageReceiver:
         self._listener.close()
         self._owner.delivery.remove(self._name, self._listener)
         self._owner.on_receiver_closed(self)
+        self.on_closed()
         self._owner.core.unwant_topic(self._name)

@@ -66,6 +66,7 @@ class MessageSource:
         self.writer = writer
         self.clients: set[str] = set()
         self.is_closed = False
+        self.on_closed: Callable[[], object] = lambda: None
         self.messages_sent = 0
         self.on_event = on_event
         self.retention = retention
@@ -242,5 +243,6 @@ class MessageSource:
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self.on_closed()
         self._owner.on_source_closed(self)
         self.fragments.close(final=self._send_final if final is None else final, linger_ns=self._linger_ns)

@@ -53,6 +53,7 @@ class PatternReceiver:
         """Raises: PatternError, ConfigError, UsageError."""
         self.pattern = pattern
         self.is_closed = False
+        self.on_closed: Callable[[], object] = lambda: None
         self.topics: set[str] = set()
         self._owner = owner
         self._listener = listener
@@ -114,4 +115,5 @@ class PatternReceiver:
             self._owner.delivery.remove(topic_bytes(topic), self._listener, by_pattern=True)
         self.topics.clear()
         self._owner.on_wildcard_closed(self)
+        self.on_closed()
         self._owner.core.unwant_pattern(*self.key)
