@@ -36,11 +36,11 @@ P = ParamSpec("P")
 L = TypeVar("L", bound=AbstractContextManager[object])
 C = TypeVar("C", bound=MessageSource | MessageReceiver | PatternReceiver)
 R = TypeVar("R", bound=MessageReceiver | PatternReceiver)
-W = TypeVar("W", bound="Waiting")  # those who wait for a change
+W = TypeVar("W", bound="Waiters")  # those who wait for a change
 Q = TypeVar("Q")  # a queue of events
 
 
-class Waiting(Protocol):
+class Waiters(Protocol):
     """Those who wait for a change."""
 
     def wake(self) -> None: ...
@@ -57,7 +57,7 @@ def telling(tell: Callable[[], object], callback: Callable[P, object] | None) ->
     return both
 
 
-class _Ending(Generic[C, W]):
+class _Handle(Generic[C, W]):
     """Is closed by the application, or with its context; who waits for a change is told."""
 
     _KIND: ClassVar[str]
@@ -74,7 +74,7 @@ class _Ending(Generic[C, W]):
         return len(found) >= count
 
 
-class SourceHandle(_Ending[MessageSource, W], Generic[L, W]):
+class SourceHandle(_Handle[MessageSource, W], Generic[L, W]):
     _KIND = "source"
 
     def __init__(self, core: MessageSource, lock: L, changes: W) -> None:
@@ -100,7 +100,7 @@ class SourceHandle(_Ending[MessageSource, W], Generic[L, W]):
             return frozenset(self._core.clients)
 
 
-class ReceiverHandle(_Ending[R, W], Generic[R, L, W, Q]):
+class ReceiverHandle(_Handle[R, W], Generic[R, L, W, Q]):
     _KIND = "receiver"
 
     def __init__(self, core: R, lock: L, changes: W, queue: Q | None) -> None:

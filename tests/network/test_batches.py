@@ -33,7 +33,7 @@ TRANSIT: Final[Ports] = {"A": [1, 2], "B": [2, 3]}
 UM: Final = f"source implicit_batching_interval {SOURCE_MS}\nsource implicit_batching_minimum_length 1000\n"
 
 
-class Way:
+class BatchedFlow:
     """A source in the first TRD, and a receiver in the last one."""
 
     def __init__(self, net: Network, sender: MessageContext, ear: MessageContext) -> None:
@@ -104,7 +104,7 @@ def test_a_message_waits_for_the_batches_on_its_way_and_no_longer(
     net.run(3000, 20)
     first, last = (Config.load(net.plan.config(trd)) for trd in (net.plan.trds[0], net.plan.trds[-1]))
     with opened(first, net.stepper) as sender, opened(last, net.stepper) as ear:
-        way = Way(net, sender, ear)
+        way = BatchedFlow(net, sender, ear)
         for _ in range(3):
             assert wait_ms - 3 <= way.alone(flush=flush) <= wait_ms + HOPS_MS
         delays_ms = way.several(100, flush=flush)
@@ -123,7 +123,7 @@ def test_small_messages_share_the_batches_of_a_link(make: Make, peer_xml: str, b
     net.run(3000, 20)
     first, last = (Config.load(net.plan.config(trd)) for trd in net.plan.trds)
     with opened(first, net.stepper) as sender, opened(last, net.stepper) as ear:
-        way = Way(net, sender, ear)
+        way = BatchedFlow(net, sender, ear)
         sent = net.dros["A"].peers["B"].sender.counters
         before = sent.batch_bytes.count
         way.several(100, flush=True)
