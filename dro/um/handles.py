@@ -32,18 +32,18 @@ def undelivered(what: str) -> ResourceError:
     return ResourceError(why, remedy="see that all its receivers read what comes")
 
 
-P = ParamSpec("P")
-L = TypeVar("L", bound=AbstractContextManager[object])
-C = TypeVar("C", bound=MessageSource | MessageReceiver | PatternReceiver)
-R = TypeVar("R", bound=MessageReceiver | PatternReceiver)
-W = TypeVar("W", bound="Waiters")  # those who wait for a change
-Q = TypeVar("Q")  # a queue of events
-
-
 class Waiters(Protocol):
     """Those who wait for a change."""
 
     def wake(self) -> None: ...
+
+
+P = ParamSpec("P")
+L = TypeVar("L", bound=AbstractContextManager[object])
+C = TypeVar("C", bound=MessageSource | MessageReceiver | PatternReceiver)
+R = TypeVar("R", bound=MessageReceiver | PatternReceiver)
+W = TypeVar("W", bound=Waiters)
+Q = TypeVar("Q")  # a queue of events
 
 
 def telling(tell: Callable[[], object], callback: Callable[P, object] | None) -> Callable[P, None]:
