@@ -33,7 +33,7 @@ def undelivered(what: str) -> ResourceError:
 
 
 class Waiters(Protocol):
-    """Those who wait for a change."""
+    """Keeps those who wait for a change."""
 
     def wake(self) -> None: ...
 
@@ -68,7 +68,7 @@ class _Handle(Generic[C, W]):
         core.on_closed = changes.wake
 
     def _is_enough(self, found: Sized, count: int) -> bool:
-        """Whether it is what was waited for. Raises: UsageError when no more can come."""
+        """Say whether it is what was waited for. Raises: UsageError when no more can come."""
         if len(found) < count and self._core.is_closed:
             raise UsageError(f"the {self._KIND} is closed")
         return len(found) >= count

@@ -66,20 +66,26 @@ class Finding:
 def execute(target: Target, data: bytes) -> tuple[Hashable, bool, Finding | None]:
     """Run a target on an input: the sign, whether it was taken, and what is wrong."""
     began = time.thread_time()
-    finding = None
+    sign, is_taken, finding = _execute_once(target, data)
+    took_s = time.thread_time() - began
+    if finding is None and took_s > target.limit_s:  # once may be a collection of garbage, or the machine's
+        began = time.thread_time()
+        _execute_once(target, data)
+        took_s = min(took_s, time.thread_time() - began)
+        if took_s > target.limit_s:
+            finding = Finding(target.name, data, "too slow", f"{took_s:.2f} s of processor time\n")
+    return sign, is_taken, finding
+
+
+def _execute_once(target: Target, data: bytes) -> tuple[Hashable, bool, Finding | None]:
     try:
-        sign, is_taken = target.check(data), True
+        return target.check(data), True, None
     except target.refuses as e:
-        sign, is_taken = (type(e).__name__, getattr(e, "where", "") or getattr(e, "element", "")), False
+        return (type(e).__name__, getattr(e, "where", "") or getattr(e, "element", "")), False, None
     except Exception as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
         key = f"{type(e).__name__} in {Path(last.filename).name}:{last.lineno}"
-        sign, is_taken = key, True
-        finding = Finding(target.name, data, key, traceback.format_exc())
-    took_s = time.thread_time() - began
-    if finding is None and took_s > target.limit_s:
-        finding = Finding(target.name, data, "too slow", f"{took_s:.2f} s of processor time\n")
-    return sign, is_taken, finding
+        return key, True, Finding(target.name, data, key, traceback.format_exc())
 
 
 def smaller(target: Target, finding: Finding) -> Finding:

@@ -60,6 +60,20 @@ def test_too_much_processor_time_is_a_finding() -> None:
     assert finding.key == "too slow"
 
 
+def test_what_takes_long_once_is_none() -> None:
+    """It was a collection of garbage, or the machine."""
+    lasts_s = [0.02]
+
+    def slow_once(data: bytes) -> str:
+        end = time.thread_time() + (lasts_s.pop() if lasts_s else 0)
+        while time.thread_time() < end:
+            pass
+        return "taken"
+
+    assert execute(target(slow_once, limit_s=0.01), b"")[2] is None
+    assert not lasts_s
+
+
 def test_a_finding_is_made_smaller_and_reported_once() -> None:
     run = Run(target(broken), Random(1))
     done = run.go_on(count=500)
