@@ -327,7 +327,10 @@ def test_each_control_request_does_what_it_says(tmp_path: Path) -> None:
         assert len({m.name for m in heard_after(b"snap", 27)}) == 6
         assert [m.name for m in heard_after(b"mallinfo 1", 2)] == ["MALLINFO"] * 2
         assert "GATEWAYCFG" in [m.name for m in heard_after(b"gcfg 1", 4)]
+        listener.heard.clear()
         assert ask(site, b"mallinfo 0", b"gcfg 0", b"ri 1", b'"P1" pstat 1', b"pcfg 1") == [b"OK"] * 5
+        # the answer comes first
+        site.wait(lambda: times_of(listener, "PORTCFG"), "what the last of them changes")
         before = site.kill("statistics")
         site.wait(lambda: site.workers().get("statistics", before) != before, "the next worker")
         listener.heard.clear()
