@@ -28,6 +28,7 @@ def test_a_store_is_restarted_and_a_receiver_gets_the_rest_when_the_source_is_de
         of_source = ("--store", f"TCP:1:127.0.0.1:{port}", "--count", str(COUNT))
         source = site.python("-m", "tests.rigs.store", "source", str(site.config(2)), *of_source, name="source")
         early = ("-m", "tests.rigs.store", "receiver", str(site.config(3)), "--count", str(COUNT))
+        site.wait(lambda: says("source", "stable 1\n"), "the first message in the store")  # where a receiver begins
         site.python(*early, name="early")
         site.wait(lambda: says("source", f"stable {COUNT}\n"), "all to be stable")
         whole = f"got {COUNT}, each once and in order: True\n"

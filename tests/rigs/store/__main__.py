@@ -68,7 +68,10 @@ def main() -> int:
             )
             host.start(party)
             until(lambda: source.is_ready)
-            for number in range(asked.count):
+            source.send(b"0")  # the store may hear of the source later, and gets this again
+            until(lambda: not source.unstable)
+            print("stable 1", flush=True)
+            for number in range(1, asked.count):
                 source.send(b"%d" % number)
                 loop.run_once(ms(1))
             until(lambda: not source.unstable)
