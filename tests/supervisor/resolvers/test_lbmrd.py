@@ -27,6 +27,7 @@ from dro.wire.source_string import LbtrmAddress, TcpAddress
 from supervisor.resolvers.lbmrd import PROGRAM, Lbmrd, _key_of, main
 from tests.rigs.resolver_daemon import ResolverDaemon
 from tests.rigs.resolver_daemon import running as daemon_running
+from tests.rigs.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
 ALIVE: Final = lbmr.encode(lbmr.Packet(1, None, lbmr.ReceiverAlive()))
@@ -94,15 +95,20 @@ def test_silent_clients_are_forgotten_and_metrics_count_them(tmp_path: Path) -> 
         assert daemon.logged("malformed TR datagram dropped")["error"] == "1 bytes are no header"
         assert daemon.logged("client was silent, removed")
         a.registered()
-        with urllib.request.urlopen(str(daemon.logged("metrics are served")["address"]), timeout=20) as answer:
-            page = answer.read().decode()
-        values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+        address = str(daemon.logged("metrics are served")["address"])
+
+        def counted() -> dict[str, str] | None:
+            with urllib.request.urlopen(address, timeout=20) as answer:
+                page = answer.read().decode()
+            values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+            return values if values["lbmrd_sent_datagrams_total"] == "2.0" else None
+
+        values = wait_until(counted, "the answer to be counted, which is heard before")
         assert values["lbmrd_clients"] == "1.0"
         assert values["lbmrd_clients_registered_total"] == "2.0"
         assert values["lbmrd_clients_expired_total"] == "1.0"
         assert values['lbmrd_received_datagrams_total{kind="keepalive"}'] == "2.0"
         assert values['lbmrd_received_datagrams_dropped_total{reason="malformed"}'] == "1.0"
-        assert values["lbmrd_sent_datagrams_total"] == "2.0"
         assert daemon.end() == 0
 
 
