@@ -6,7 +6,10 @@ is new is mutated further, beside the seeds: a decoder names where it refused, s
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import re
+import sys
 import time
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -26,6 +29,7 @@ LIMIT_S: Final = 0.5
 POOL_MAX: Final = 3000
 FINDINGS_MAX: Final = 20
 SMALLER_S: Final = 5.0
+PACKAGES: Final = ("dro", "portals", "router", "supervisor", "tests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +73,23 @@ def execute(target: Target, data: bytes) -> tuple[Hashable, bool, Finding | None
     sign, is_taken, finding = _execute_once(target, data)
     took_s = time.thread_time() - began
     if finding is None and took_s > target.limit_s:  # once may be a collection of garbage, or the machine's
+        _forget_results()
         began = time.thread_time()
         _execute_once(target, data)
         took_s = min(took_s, time.thread_time() - began)
         if took_s > target.limit_s:
             finding = Finding(target.name, data, "too slow", f"{took_s:.2f} s of processor time\n")
     return sign, is_taken, finding
+
+
+def _forget_results() -> None:
+    """Clear the caches of the project's functions and of regular expressions: nothing is faster the second time."""
+    re.purge()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in PACKAGES:
+            for value in list(vars(module).values()):
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
 
 
 def _execute_once(target: Target, data: bytes) -> tuple[Hashable, bool, Finding | None]:

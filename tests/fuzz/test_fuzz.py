@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -72,6 +73,20 @@ def test_what_takes_long_once_is_none() -> None:
 
     assert execute(target(slow_once, limit_s=0.01), b"")[2] is None
     assert not lasts_s
+
+
+@functools.lru_cache
+def remembering(_data: bytes) -> str:
+    end = time.thread_time() + 0.02
+    while time.thread_time() < end:
+        pass
+    return "taken"
+
+
+def test_what_is_slow_until_it_is_remembered_is_a_finding() -> None:
+    finding = execute(target(remembering, limit_s=0.01), b"x")[2]
+    assert finding is not None
+    assert finding.key == "too slow"
 
 
 def test_a_finding_is_made_smaller_and_reported_once() -> None:

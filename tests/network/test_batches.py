@@ -24,7 +24,7 @@ SOURCE_MS: Final = 100
 LINK_MS: Final = 60
 LINK_BYTES: Final = 450
 HOPS_MS: Final = 20
-"""What a message may take besides: each socket on its way is looked at once a step."""
+"""Is left for the hops: each socket on its way is looked at once a step."""
 SPACING_MS: Final = 7
 SMALL: Final = 40
 BATCHES: Final = f"<batching><min-length>{LINK_BYTES}</min-length><batch-interval>{LINK_MS}</batch-interval></batching>"
@@ -62,14 +62,14 @@ class BatchedFlow:
         self._source.send(data, flush=flush)
 
     def alone(self, *, flush: bool) -> float:
-        """What one message takes that nothing follows, in ms."""
+        """Send one message that nothing follows; return what it takes, in ms."""
         self.delays_ms.clear()
         self.send(flush=flush)
         self._net.until(lambda: bool(self.delays_ms), limit_ms=1000, step_ms=1)
         return self.delays_ms[0]
 
     def several(self, count: int, *, flush: bool) -> list[float]:
-        """What that many messages in a row take."""
+        """Send that many messages in a row; return what they take, in ms."""
         self.delays_ms.clear()
         for _ in range(count):
             self.send(flush=flush)
