@@ -211,7 +211,7 @@ def plan_of(
     more = (tls(Authority(folder), "dro") if has_tls else "") + (LZ4 if has_lz4 else "")
     plan = Plan(
         folder,
-        PAIR,  # type: ignore[arg-type]
+        PAIR,
         transport="tcp",
         tcp=more,
         udp=UDP if has_udp else None,

@@ -17,7 +17,7 @@ from dro.um.message.client_config import Config
 from dro.um.message.events import Data, Event
 from tests.daemon.test_peers import Chain
 from tests.network.plans import PAIR
-from tests.rigs.network import Plan, Ports
+from tests.rigs.network import Plan
 from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -28,8 +28,7 @@ MESSAGES: Final = 50
 
 
 def test_small_messages_come_singly_after_the_intervals_of_source_and_link(tmp_path: Path) -> None:
-    ports: Ports = PAIR  # type: ignore[assignment]
-    plan = Plan(tmp_path, ports, peer_xml=LINK)
+    plan = Plan(tmp_path, PAIR, peer_xml=LINK)
     dros = Chain(plan)
     came: list[tuple[bytes, float]] = []
 

@@ -26,7 +26,7 @@ NOBODY = bytes.fromhex("0123456789abcdef")
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Chain]:
     """A and B, which do not run yet; portal `A-B` connects to `B-A`."""
-    made = Chain(Plan(tmp_path, PAIR))  # type: ignore[arg-type]
+    made = Chain(Plan(tmp_path, PAIR))
     yield made
     for name in list(made.processes):
         made.end(name)

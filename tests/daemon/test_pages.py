@@ -51,7 +51,7 @@ LOOKED_AT: Final = PAGES if IS_LONG else PAGES[: 2 - len(LISTED)]
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """Three DROs in a triangle and a flow from TRD 1 to TRD 3; the monitor of A is looked at."""
     folder = tmp_path_factory.mktemp("triangle")
-    made = Chain(Plan(folder, TRIANGLE, has_monitors=True))  # type: ignore[arg-type]
+    made = Chain(Plan(folder, TRIANGLE, has_monitors=True))
     flow = Board.create(folder, "flow", 5)
     try:
         for name in TRIANGLE:

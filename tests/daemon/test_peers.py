@@ -19,7 +19,7 @@ from tests.network.plans import CHAIN, PAIR
 from tests.rigs.certificates import Authority
 from tests.rigs.flow import Board
 from tests.rigs.loaded import Loaded
-from tests.rigs.network import Plan, Ports
+from tests.rigs.network import Plan
 from tests.rigs.site import ROOT
 from tests.rigs.waiting import wait_until
 
@@ -56,8 +56,7 @@ class Chain:
 @contextmanager
 def running_pair(folder: Path) -> Iterator[Chain]:
     """Run DRO A with TRD 1 and DRO B with TRD 2, and the link between them."""
-    ports: Ports = PAIR  # type: ignore[assignment]
-    chain = Chain(Plan(folder, ports))
+    chain = Chain(Plan(folder, PAIR))
     try:
         for name in PAIR:
             chain.start_dro(name)
@@ -71,8 +70,7 @@ def running_pair(folder: Path) -> Iterator[Chain]:
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     folder = tmp_path_factory.mktemp("chain")
-    ports: Ports = CHAIN  # type: ignore[assignment]
-    made = Chain(Plan(folder, ports))
+    made = Chain(Plan(folder, CHAIN))
     flow = Board.create(folder, "flow", 1)
     try:
         for name in CHAIN:
@@ -142,7 +140,7 @@ def test_a_companion_that_is_gone_is_named_wherever_one_looks(chain: Chain, type
 
 def test_a_flow_crosses_a_link_with_tls_and_compression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     authority = Authority(tmp_path)
-    made = Chain(Plan(tmp_path, PAIR))  # type: ignore[arg-type]
+    made = Chain(Plan(tmp_path, PAIR))
     flow = Board.create(tmp_path, "flow", 1)
     for dro in PAIR:
         certificate, key = authority.leaf(dro)

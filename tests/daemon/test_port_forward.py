@@ -52,7 +52,7 @@ def datagrams_forwarded(to_acceptor: int, to_initiator: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("udp", [pytest.param(None, id="TCP"), pytest.param("", id="UDP", marks=pytest.mark.long)])
 def test_a_link_works_both_ways_through_a_port_forward(tmp_path: Path, udp: str | None) -> None:
-    plan = Plan(tmp_path, PAIR, udp=udp, delays_ms={("A", "B"): 0})  # type: ignore[arg-type]
+    plan = Plan(tmp_path, PAIR, udp=udp, delays_ms={("A", "B"): 0})
     outside = plan.relay_port("A", "B")
     file = plan.file("A")
     text = file.read_text()

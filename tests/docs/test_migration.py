@@ -20,7 +20,7 @@ PROGRAMS = {"tnwgd": "supervisor.main", "tnwgdctl": "supervisor.tools.ctl.main"}
 
 @pytest.mark.slow
 def test_a_configuration_is_checked_as_the_guide_says(tmp_path: Path) -> None:
-    plan = Plan(tmp_path, PAIR)  # type: ignore[arg-type]
+    plan = Plan(tmp_path, PAIR)
     for dro, name in (("A", "west"), ("B", "east")):
         plan.file(dro).rename(tmp_path / f"{name}.xml")
     (script,) = blocks(GUIDE, "Check a configuration", "sh")

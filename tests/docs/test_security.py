@@ -57,7 +57,7 @@ def test_the_link_of_the_guide_is_up_and_takes_new_certificates(
 ) -> None:
     authority, certificates = blocks(GUIDE, "TLS for a peer link", "sh")
     paste(authority + certificates, tmp_path)
-    plan = Plan(tmp_path, PAIR)  # type: ignore[arg-type]
+    plan = Plan(tmp_path, PAIR)
     dros = []
     for dro in PAIR:
         file = plan.file(dro)
