@@ -37,7 +37,8 @@ _DATA_BELOW, _HEADER, _TRAIN_BYTES = 1 << KIND_SHIFT, HEADER_BYTES, TRAIN_BYTES
 def write_topics(buffer: bytearray, table: RunTable) -> None:
     """Write the first word of each row into the fragments of the row, wherever their kind has it."""
     cells, view = table.cells, buffer
-    for row in range(0, table.rows * _WORDS, _WORDS):
+    for nth in range(table.rows):
+        row = nth * _WORDS
         shape, offset, stride = cells[row + _SHAPE], cells[row + _OFFSET], cells[row + _STRIDE]
         if shape < _DATA_BELOW:
             at = offset + 4
@@ -85,7 +86,8 @@ def lay_out(
         made = bytearray(nbytes)
     words, source, out = table.cells, buffer, made
     size, held, payload, to = most, 0, 0, 0
-    for row in range(0, table.rows * _WORDS, _WORDS):
+    for nth in range(table.rows):
+        row = nth * _WORDS
         topic, offset, length = words[row], words[row + _OFFSET], words[row + _LENGTH]
         is_data = words[row + _SHAPE] < _DATA_BELOW
         if not is_data:
@@ -138,7 +140,8 @@ def in_stream(buffer: bytearray, table: RunTable) -> tuple[bytes, list[int]]:
     pieces: list[memoryview | bytes] = []
     ends: list[int] = []
     end = 0
-    for row in range(0, table.rows * _WORDS, _WORDS):
+    for nth in range(table.rows):
+        row = nth * _WORDS
         offset, length = words[row + _OFFSET], words[row + _LENGTH]
         message = b""
         if words[row + _SHAPE] >> KIND_SHIFT == KIND_TSNI:

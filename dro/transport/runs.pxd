@@ -20,10 +20,10 @@ cdef class RunTable:
         self, unsigned int topic_index, unsigned int sqn, unsigned int fragments, unsigned int offset,
         unsigned int length, unsigned int stride, unsigned int shape
     )
-    @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, fragments="long long",
+    @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, row=Py_ssize_t, fragments="long long",
                    nbytes="long long")
     cpdef tuple total(self, Py_ssize_t first=*)
-    @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, most="unsigned int")
+    @cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, row=Py_ssize_t, most="unsigned int")
     cpdef bint has_other_than_data(self) except -1
 
 cpdef unsigned int u32(const unsigned char[::1] view, Py_ssize_t at) except? 0

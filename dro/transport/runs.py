@@ -111,9 +111,9 @@ class RunTable:
 
     def total(self, first: int = 0) -> tuple[int, int]:
         """Fragments, and bytes of all messages, headers included, of the rows from number `first` on."""
-        start, end = first * WORDS, self.rows * WORDS
         cells, fragments, nbytes = self.cells, 0, 0
-        for at in range(start, end, _WORDS):
+        for row in range(first, self.rows):
+            at = row * _WORDS
             fragments += cells[at + _FRAGMENTS]
             nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]
         return fragments, nbytes
@@ -121,7 +121,8 @@ class RunTable:
     def has_other_than_data(self) -> bool:
         """Say whether there is any run of control messages or TSNIs."""
         cells, most = self.cells, 0
-        for at in range(0, self.rows * _WORDS, _WORDS):
+        for row in range(self.rows):
+            at = row * _WORDS
             most = max(most, cells[at + _SHAPE])
         return most >= _DATA_BELOW
 

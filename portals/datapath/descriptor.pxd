@@ -15,7 +15,7 @@ cpdef Py_ssize_t table_bytes(Py_ssize_t rows)
 cpdef tuple decode(object frame, RunTable table, long long base=*)
 
 # the end of a run is below 2 ** 64, and may not be below 2 ** 63
-@cython.locals(words="unsigned int[::1]", at=Py_ssize_t, fragments="unsigned long long", offset="unsigned long long",
+@cython.locals(words="unsigned int[::1]", at=Py_ssize_t, row=Py_ssize_t, fragments="unsigned long long", offset="unsigned long long",
                length="unsigned long long", stride="unsigned long long", shape="unsigned int", headroom="unsigned int",
                kind="unsigned int")
 cpdef object check(RunTable table, Py_ssize_t first, unsigned long long size)

@@ -89,7 +89,8 @@ def decode(frame: bytes | bytearray, table: RunTable, base: int = 0) -> tuple[in
 def check(table: RunTable, first: int, size: int) -> None:
     """What the egress relies on, of the rows from `first` on: it writes into the headroom and steps by the stride."""
     words = table.cells
-    for at in range(first * _WORDS, table.rows * _WORDS, _WORDS):
+    for row in range(first, table.rows):
+        at = row * _WORDS
         fragments, offset, length = words[at + _FRAGMENTS], words[at + _OFFSET], words[at + _LENGTH]
         stride, shape = words[at + _STRIDE], words[at + _SHAPE]
         headroom, kind = shape & 0xFF, shape >> _KIND_SHIFT

@@ -27,5 +27,5 @@ cdef class Lane:
                    number=Py_ssize_t, column=Py_ssize_t)
     cpdef RunTable gather(self, RunTable batch)
 
-@cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, fragments="long long", nbytes="long long")
+@cython.locals(cells="unsigned int[::1]", at=Py_ssize_t, nth=Py_ssize_t, fragments="long long", nbytes="long long")
 cpdef tuple totals(RunTable table)

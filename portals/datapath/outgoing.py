@@ -140,7 +140,8 @@ def totals(table: RunTable) -> tuple[int, int, int, int]:
     """Fragments and bytes in the table, and those of requests among them."""
     fragments = nbytes = 0
     cells = table.cells
-    for at in range(0, table.rows * _WORDS, _WORDS):
+    for nth in range(table.rows):
+        at = nth * _WORDS
         if cells[at + _SHAPE] & _REQUEST:
             fragments += cells[at + _FRAGMENTS]
             nbytes += cells[at + _FRAGMENTS] * cells[at + _LENGTH]

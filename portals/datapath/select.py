@@ -40,7 +40,8 @@ def plain_part(
     """(siblings, handles by row) of a table of plain data that is all for the same siblings; None when it is none."""
     handles: list[int] = []
     cells, egress = table.cells, None
-    for at in range(0, table.rows * _WORDS, _WORDS):
+    for nth in range(table.rows):
+        at = nth * _WORDS
         bound = sources.get(cells[at])
         if cells[at + _SHAPE] >= _PLAIN_BELOW or bound is None or (entry := bound.user) is None:
             return None
@@ -66,9 +67,9 @@ def take_all(table: RunTable, handles: list[int], out: RunTable) -> None:
 def extent(table: RunTable, first: int = 0) -> tuple[int, int]:
     """(first byte, end) of all fragments of the rows from number `first` on; (0, 0) when there are none."""
     low, high = MASK, 0
-    start, end = first * WORDS, table.rows * WORDS
     cells = table.cells
-    for at in range(start, end, _WORDS):
+    for row in range(first, table.rows):
+        at = row * _WORDS
         offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
         if length:
             low = min(low, offset)
@@ -78,9 +79,9 @@ def extent(table: RunTable, first: int = 0) -> tuple[int, int]:
 
 def move(table: RunTable, distance: int, first: int = 0) -> None:
     """The fragments of the rows from number `first` on lie that much earlier."""
-    start, end = first * WORDS + OFFSET, table.rows * WORDS
     cells = table.cells
-    for at in range(start, end, _WORDS):
+    for row in range(first, table.rows):
+        at = row * _WORDS + _OFFSET
         cells[at] = max(0, cells[at] - distance)
 
 
@@ -92,10 +93,10 @@ def compact(view: memoryview, table: RunTable, first: int, most: int) -> bytearr
     size = HEADROOM + table.total(first)[1]
     if size > most:
         return None
-    start, end = first * WORDS, table.rows * WORDS
     chunk = bytearray(size)
     cells, source, out, to = table.cells, view, chunk, _HEADROOM
-    for at in range(start, end, _WORDS):
+    for row in range(first, table.rows):
+        at = row * _WORDS
         offset, length = cells[at + _OFFSET], cells[at + _LENGTH]
         cells[at + _OFFSET] = to
         for _ in range(cells[at + _FRAGMENTS]):

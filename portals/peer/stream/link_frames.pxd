@@ -11,7 +11,7 @@ cdef unsigned int _DATA_MARK
 @cython.locals(kind="unsigned int", head="unsigned int", length=Py_ssize_t, begin=Py_ssize_t, messages=Py_ssize_t,
                topic_index="unsigned int", sqn="unsigned int", index="unsigned int")
 cpdef tuple scan_link(unsigned char[::1] view, Py_ssize_t pos, Py_ssize_t end, RunTable table)
-@cython.locals(cells="unsigned int[::1]", row=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, whole=Py_ssize_t,
+@cython.locals(cells="unsigned int[::1]", row=Py_ssize_t, nth=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, whole=Py_ssize_t,
                to=Py_ssize_t, size=Py_ssize_t, index="unsigned int", topic="unsigned int",
                source="const unsigned char[::1]", out="unsigned char[::1]", cuts=list, counts=list, others=dict, is_data=bint,
                number=Py_ssize_t)

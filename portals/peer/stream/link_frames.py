@@ -184,7 +184,8 @@ def for_link(
         nbytes += sum(map(len, others.values()))
     made = bytearray(nbytes + count * (SRCIDX_BYTES + header))
     cells, source, out = table.cells, buffer, made
-    for row in range(0, table.rows * _WORDS, _WORDS):
+    for nth in range(table.rows):
+        row = nth * _WORDS
         index, offset, length = cells[row], cells[row + _OFFSET], cells[row + _LENGTH]
         is_data = cells[row + _SHAPE] < _DATA_BELOW
         topic, whole = topics[index], length + _BLOCK_BYTES
