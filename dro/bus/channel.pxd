@@ -3,6 +3,7 @@ cdef class Channels:
     cdef public bytes _envelope
     cdef public dict _peers, _newest
     cdef public bint _closed
+    cdef public int _bell
 
     cpdef object wake(self, object worker)
     cpdef object _receive_ctl(self, bytes frame)

@@ -7,7 +7,9 @@ within one pair.
 
 Control messages are never lost between two running workers: a sibling that stops accepting them (tens of thousands are
 waiting, or the caller gives it up) is disconnected and reported as stuck; it returns as a new incarnation. Data is not
-sent here: it lies in shared memory (`dro.bus.descriptors`), and a frame with nothing in it wakes a sibling that sleeps.
+sent here: it lies in shared memory (`dro.bus.descriptors`), and a byte in a named pipe, `w<index>.<incarnation>.bell`,
+wakes a sibling that sleeps: no thread of ZeroMQ has a part in that. A sibling without one, which is of an older program
+during an upgrade, is woken by a frame with nothing in it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dro.os_errors import remedy_of
 # as plain functions and integers: what is above them in pyzmq costs as much again
 _get: Callable[[zmq.Socket[bytes], int], Any] = zmq.backend.Socket.get
 _send, _recv = zmq.backend.Socket.send, zmq.backend.Socket.recv
+_read, _write = os.read, os.write
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 _ENVELOPE: Final = Struct("=IQ")  # sender's worker index, sender's incarnation
 
@@ -39,6 +42,7 @@ MAX_MESSAGE_BYTES: Final = 16 << 20
 MAX_HELD: Final = 65_536  # messages of incarnations not announced yet
 CTL_PER_TURN: Final = 256
 CTL_TURN_NS: Final = ms(5)
+_BELL_BYTES = 4096
 _SUN_PATH_MAX: Final = 107  # bytes of a socket path, without its NUL
 
 CtlCallback = Callable[[int, bytes], object]
@@ -49,10 +53,16 @@ CtlCallback = Callable[[int, bytes], object]
 class _Peer:
     incarnation: int
     ctl: zmq.Socket[bytes]
+    bell: int  # -1: it has none
 
 
 def _nothing(*_: object) -> None:
     return None
+
+
+def _bell_of(ctl: str) -> str:
+    """Path of the named pipe that belongs to the address of a control socket."""
+    return ctl.removeprefix("ipc://").removesuffix(".ctl") + ".bell"
 
 
 class Channels:
@@ -71,6 +81,7 @@ class Channels:
         self.on_stuck: Callable[[int, int], object] = _nothing
         """Gets worker and incarnation of a sibling that was disconnected because it takes nothing any more."""
         self._closed = False
+        self._bell = -1
         self.stale = 0  # messages of incarnations that are over
         self.malformed = 0
         self.ctl_address = f"ipc://{run_dir}/w{me}.{incarnation}.ctl"
@@ -80,6 +91,17 @@ class Channels:
             self._context.destroy()
             raise
         loop.add_reader(self._ctl_in, self._take_ctl)
+        self._bell = self._make_bell()
+        loop.add_reader(self._bell, self._take_bell)
+
+    def _make_bell(self) -> int:
+        path = _bell_of(self.ctl_address)
+        try:
+            os.mkfifo(path, 0o600)
+            return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as e:
+            self.close()
+            raise ResourceError(f"cannot make {path}: {e.strerror}", remedy=remedy_of(e.errno)) from e
 
     def _pull(self, address: str, hwm: int) -> zmq.Socket[bytes]:
         if len(address.removeprefix("ipc://").encode()) > _SUN_PATH_MAX:
@@ -102,7 +124,10 @@ class Channels:
         """Begin to talk to that incarnation and to hear it; what it said before this call is heard next."""
         self.disconnect(worker)
         self._newest[worker] = max(incarnation, self._newest.get(worker, 0))
-        self._peers[worker] = _Peer(incarnation, self._push(ctl, CTL_HWM))
+        bell = -1
+        with contextlib.suppress(OSError):  # of one that has ended meanwhile, too
+            bell = os.open(_bell_of(ctl), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._peers[worker] = _Peer(incarnation, self._push(ctl, CTL_HWM), bell)
         if self._held_ctl:
             self._loop.call_soon(self._receive_held_ctl)
 
@@ -117,6 +142,8 @@ class Channels:
         peer = self._peers.pop(worker, None)
         if peer is not None:
             peer.ctl.close()
+            if peer.bell >= 0:
+                os.close(peer.bell)
 
     # saying
 
@@ -145,11 +172,18 @@ class Channels:
         peer = self._peers.get(worker)
         if peer is not None:
             try:
-                _send(peer.ctl, self._envelope, _NOBLOCK)
-            except zmq.Again:
-                return  # it has tens of thousands of messages to wake up by
+                if peer.bell >= 0:
+                    _write(peer.bell, b"\0")
+                else:
+                    _send(peer.ctl, self._envelope, _NOBLOCK)
+            except (zmq.Again, OSError):
+                return  # it has much to wake up by, or has ended
 
     # hearing; a ZeroMQ descriptor tells of news once, so it is drained until Again or called again by the loop
+
+    def _take_bell(self) -> None:
+        """What was asked for is done by turning."""
+        _read(self._bell, _BELL_BYTES)
 
     def _take_ctl(self) -> bool:
         self._receive_held_ctl()
@@ -201,6 +235,9 @@ class Channels:
         self._closed = True
         with contextlib.suppress(OSError, ValueError):  # the loop may be closed already
             self._loop.remove_reader(self._ctl_in)
+            if self._bell >= 0:
+                self._loop.remove_reader(self._bell)
+                os.close(self._bell)
         self._ctl_in.close()
         for worker in list(self._peers):
             self.disconnect(worker)

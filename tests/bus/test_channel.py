@@ -82,6 +82,31 @@ def test_a_wake_up_makes_a_loop_turn_and_says_nothing(make: Make, loop: Loop, un
     assert loop.run_once(10_000_000_000), "asleep until then"
 
 
+def test_a_sibling_of_an_older_program_has_no_bell_and_is_woken_all_the_same(
+    make: Make, loop: Loop, run_dir: Path, until: Until
+) -> None:
+    a, b = make(1), make(2)
+    (run_dir / "w2.1.bell").unlink()
+    a.meets(b)
+    until(lambda: not loop.run_once(0))
+    a.channels.wake(2)
+    assert loop.run_once(10_000_000_000), "by a frame"
+    assert (b.ctl, b.channels.malformed) == ([], 0)
+
+
+def test_a_bell_that_nobody_takes_holds_nobody_up(make: Make, loop: Loop, until: Until) -> None:
+    a, b = make(1), make(2)
+    a.meets(b)
+    for _ in range(70_000):  # more than a pipe holds
+        a.channels.wake(2)
+    b.meets(a)
+    a.channels.send_ctl(2, b"behind")
+    until(lambda: bool(b.ctl))
+    until(lambda: not loop.run_once(0))
+    b.channels.close()
+    a.channels.wake(2)  # a pipe without a reader
+
+
 def test_messages_that_take_long_share_their_turns_with_others(make: Make, loop: Loop, until: Until) -> None:
     a, b = make(1), make(2)
     a.meets(b)
