@@ -25,7 +25,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 # Without cached bytecode each of the hundreds of processes of the tests compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Modules that are compiled: those with a .pxd.
-STEPS := $(shell find dro portals -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals -name '*.pxd'))
+STEPS := $(shell find dro portals router -name '*.pxd') $(patsubst %.pxd,%.py,$(shell find dro portals router -name '*.pxd'))
 
 .PHONY: help venv demo demo-direct demo-cloud demo-monitor demo-history test test-fast test-loopback test-processes test-delivery long changed reached coverage lint style types dead-code bytecode needs bench mutants fuzz completion man dashboards site dist deb image-check \
 	clean distclean

@@ -84,7 +84,7 @@ def steps() -> list[Extension]:
         return []
     from Cython.Build import cythonize  # where this is only looked at, Cython need not be installed
 
-    found = [path for package in ("dro", "portals") for path in (ROOT / package).rglob("*.pxd")]
+    found = [path for package in ("dro", "portals", "router") for path in (ROOT / package).rglob("*.pxd")]
     paths = [path.relative_to(ROOT).with_suffix("") for path in found]
     # The longest first: at the end no processor waits for another.
     paths.sort(key=lambda path: (-(ROOT / path).with_suffix(".py").stat().st_size, path))

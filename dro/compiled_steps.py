@@ -34,6 +34,7 @@ _BY_FOLDER: Final = {
     "dro.transport.lbtru": "headers",
     "portals.datapath": "descriptor duplicate_window egress handover ingress intake outgoing plan select",
     "portals.peer.stream": "link_frames",
+    "router": "trees",
 }
 """List those that have a `.pxd`, by hand: an installation has none, and a search would cost each program time."""
 STEPS: Final = tuple(f"{folder}.{name}" for folder, names in _BY_FOLDER.items() for name in names.split())

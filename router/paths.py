@@ -41,7 +41,7 @@ def shared_hops(graph: Topology, target: int, *, is_shared: bool) -> dict[int, C
     equal = equal_hops(graph, target).items()
     if not is_shared:
         return {node: ((min(onward), ALL_SHARES),) for node, onward in equal}
-    return {n: ((on[0], ALL_SHARES),) if len(on) == 1 else _choice(tuple(sorted(on))) for n, on in equal}
+    return {n: ((on[0], ALL_SHARES),) if len(on) == 1 else choice_of(tuple(sorted(on))) for n, on in equal}
 
 
 def of_tree(hops: Mapping[int, Choice], share: int) -> dict[int, int]:
@@ -50,7 +50,7 @@ def of_tree(hops: Mapping[int, Choice], share: int) -> dict[int, int]:
 
 
 @lru_cache(maxsize=1 << 14)  # most destinations have the same ties
-def _choice(nodes: tuple[int, ...]) -> Choice:
+def choice_of(nodes: tuple[int, ...]) -> Choice:
     chosen: defaultdict[int, int] = defaultdict(int)
     for pair in range(SHARES // 2):
         order = sorted(nodes, key=lambda node: (_rank(pair, node), node))

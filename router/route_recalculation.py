@@ -182,6 +182,7 @@ class RouteCore:
         self._others: dict[int, DroRecord] = {}
         self._calculated = _View({}, {})  # of the current table, or of the one that is calculated
         self._calculation: TableCalculation | None = None
+        self._before: TableCalculation | None = None  # the last one that was finished
         self._table: RouteTable | None = None
         self._kept = kept
         self.graph: Topology | None = None
@@ -440,13 +441,13 @@ class RouteCore:
         self._calculated = self._view()
         records = self.records()
         self._new_signature = topology_signature(records)
-        self._calculation = TableCalculation(self.node_id, records, self.portals.workers())
+        self._calculation = TableCalculation(self.node_id, records, self.portals.workers(), self._before)
         shared = shared_indexes(records)
         self._effects += [IndexShared(one) for one in shared if one not in self._shared]
         self._shared = shared
 
     def _finish(self, calculation: TableCalculation) -> None:
-        self._calculation = None
+        self._calculation, self._before = None, calculation
         self.graph, self.is_shared = calculation.whole, calculation.is_shared
         self._signature = None if self._pending is None else self._new_signature
         chains = calculation.chains

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, permutations
 from random import Random
@@ -15,25 +16,37 @@ from hypothesis import strategies as st
 import router.paths
 from dro.bus.messages import Origin, Route
 from dro.shares import ALL_SHARES, METHOD, SHARES
+from router import route_table
 from router.hotlinks import chained, shared_indexes, visible_to
 from router.paths import follow, next_hops, of_tree, shared_hops
 from router.route_table import TableCalculation
 from router.sharing import hindrances
 from router.topology import DroRecord, Hotlink, Neighbour, Topology, build, domains, is_domain
+from router.trees import Trees
 from tests.router.test_paths import DRO_BIT, networks
 
 Passage = tuple[int, int, int, int, int]  # source, interested domain, the DRO, the nodes before and after it
 
 
-def begun(node_id: int, records: list[DroRecord]) -> tuple[TableCalculation, dict[int, int]]:
+@pytest.fixture(scope="module", params=[0, 1 << 40], ids=["compiled", "networkx"], autouse=True)
+def _way_of_search(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways make the same tables."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(route_table, "COMPILED_EDGES", request.param)
+        yield
+
+
+def begun(
+    node_id: int, records: list[DroRecord], before: TableCalculation | None = None
+) -> tuple[TableCalculation, dict[int, int]]:
     """With the portal to each neighbour, which is the worker of its place."""
     own = next(r for r in records if r.node_id == node_id)
     worker_of = {n.node_id: worker for worker, n in enumerate(own.neighbours, 1)}
-    return TableCalculation(node_id, records, worker_of), worker_of
+    return TableCalculation(node_id, records, worker_of, before), worker_of
 
 
-def calculated(node_id: int, records: list[DroRecord]) -> TableCalculation:
-    made, _ = begun(node_id, records)
+def calculated(node_id: int, records: list[DroRecord], before: TableCalculation | None = None) -> TableCalculation:
+    made, _ = begun(node_id, records, before)
     assert made.run(1 << 40)
     return made
 
@@ -223,18 +236,26 @@ def sparse(dros: int, rng: Random) -> list[DroRecord]:
     return [DroRecord(dro, tuple(sorted(Neighbour(n, c, c) for n, c in of.items()))) for dro, of in links.items()]
 
 
-def searches(monkeypatch: pytest.MonkeyPatch, node_id: int, records: list[DroRecord]) -> tuple[int, TableCalculation]:
+def searches(
+    monkeypatch: pytest.MonkeyPatch, node_id: int, records: list[DroRecord], before: TableCalculation | None = None
+) -> tuple[int, TableCalculation]:
     """How many in-trees a table takes."""
     roots = []
 
-    found = router.paths.equal_hops
+    found, search = router.paths.equal_hops, Trees.search
 
     def counting(graph: Topology, target: int) -> dict[int, list[int]]:
         roots.append(target)
         return found(graph, target)
 
+    class Counting(Trees):
+        def search(self, root: int) -> None:
+            roots.append(root)
+            search(self, root)
+
     monkeypatch.setattr(router.paths, "equal_hops", counting)
-    made = calculated(node_id, records)
+    monkeypatch.setattr(route_table, "Trees", Counting)
+    made = calculated(node_id, records, before)
     return len(roots), made
 
 
@@ -248,6 +269,40 @@ def test_the_work_does_not_grow_with_the_pairs(monkeypatch: pytest.MonkeyPatch) 
     assert count == 62
     assert len(made.routes) == 61
     assert sum(len(r.source_domains) for r in made.routes) == 2 * 30 * 31
+
+
+@given(networks(), st.randoms(use_true_random=False), st.sampled_from([0, METHOD]))
+def test_a_table_after_changes_is_that_of_a_new_calculation(
+    records: list[DroRecord], rng: Random, sharing: int
+) -> None:
+    """Costs that change, and portals that come and go, one after the other."""
+    records = [replace(record, sharing=sharing) for record in records]
+    tables = {record.node_id: calculated(record.node_id, records) for record in records}
+    for _ in range(3):
+        place = rng.randrange(len(records))
+        changed = list(records[place].neighbours)
+        if changed and rng.random() < 0.3:
+            changed.pop(rng.randrange(len(changed)))
+        elif changed:
+            nth = rng.randrange(len(changed))
+            changed[nth] = Neighbour(changed[nth].node_id, rng.randrange(1, 6), rng.randrange(1, 6))
+        else:
+            changed.append(Neighbour(1, 1, 1))
+        records[place] = replace(records[place], neighbours=tuple(changed))
+        for record in records:
+            whole = calculated(record.node_id, records)
+            tables[record.node_id] = made = calculated(record.node_id, records, tables[record.node_id])
+            assert (made.routes, made.origins) == (whole.routes, whole.origins)
+
+
+def test_a_changed_cost_costs_the_trees_that_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "COMPILED_EDGES", 0)
+    chain = [DroRecord(DRO_BIT | n, (Neighbour(n, 1, 1), Neighbour(n + 1, 1, 1))) for n in range(1, 61)]
+    _, before = searches(monkeypatch, DRO_BIT | 30, chain)
+    chain[40] = replace(chain[40], neighbours=(Neighbour(41, 2, 1), Neighbour(42, 1, 1)))
+    count, made = searches(monkeypatch, DRO_BIT | 30, chain, before)
+    assert count == 1 + 20, "the origins, and towards all domains that lie behind"
+    assert made.routes == before.routes, "nothing else is as near"
 
 
 def test_a_network_of_many_dros_is_as_small_ones_are() -> None:
