@@ -64,7 +64,7 @@ _LISTED: Final = {
         transport/test_lbtipc.py transport/test_lbtipc_goes_on.py transport/test_tcp_sender_goes_on.py
     """,
     Lane.PROCESSES: """
-        bus/test_actor.py bus/test_kept_state.py bus/test_counters.py bus/test_process_name.py
+        bus/test_actor.py bus/test_cycle_search.py bus/test_kept_state.py bus/test_counters.py bus/test_process_name.py
         shared_memory/test_ring.py
         bus/test_worker_guards.py config/dro_xml/test_pickle.py config/lint/test_together.py
         config/reading/test_hostile_xml.py daemon dissect/test_lbmc_tshark.py fuzz/test_fuzz.py log/test_file.py

@@ -8,21 +8,20 @@ collection, so that there may be many, they are frozen unseen, which takes a mic
 than 5 ms, and an idle worker makes none.
 
 Cycles among frozen objects that are not used any more stay; there should be none, as what ends lets go of what refers
-to it. Should there be some after all, a sweep of all objects finds them. It takes up to a second: it is done when the
-worker has been quiet for a second, and only when so much has come since the last sweep that cycles may be among it
-(blocks of memory, or bytes, as a few cycles may hold large buffers), or an hour after the last one if anything was
-frozen since. It is done at once when very much has come.
+to it. Should there be some after all, a sweep of all objects finds them. It takes up to a second, so a child process
+looks first whether it is worth that (`dro.bus.cycle_search`). That is done when the worker has been quiet for a second,
+and only when so much has come since that cycles may be among it (blocks of memory, or bytes, as a few cycles may hold
+large buffers), or an hour after the last time if anything was frozen since. It is done at once when very much has come.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
+from dro.bus.cycle_search import own_bytes, search
 from dro.clock import ms, s
 from dro.loop import Loop
 from dro.timers import Timer
@@ -45,13 +44,8 @@ QUIET_PART: Final = 20
 _NEVER: Final = 1 << 30
 _THRESHOLDS: Final = (700, 5, _NEVER)
 """New objects until a collection of these, those until one of the survivors; what survives that is frozen."""
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-def own_bytes(process: int | str = "self") -> int:
-    """Memory that a process does not share; rings and counter pages are shared."""
-    _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
-    return (int(resident) - int(shared)) * _PAGE_BYTES
+WORTH_BYTES: Final = 4 << 20
+"""In cycles, for which all objects are swept."""
 
 
 class CycleCollector:
@@ -105,7 +99,7 @@ class CycleCollector:
         nbytes = own_bytes() - self._swept_bytes * 5 // 4
         next_ns = self._swept_ns + RARELY_NS
         if blocks > MANY or nbytes > MANY_BYTES:
-            self._sweep()
+            self._search()
         elif blocks > SPARE or nbytes > SPARE_BYTES or self._loop.now_ns() >= next_ns:
             self._is_looking = True
             used_ns = time.process_time_ns()
@@ -116,9 +110,21 @@ class CycleCollector:
 
     def _sweep_if_quiet(self, used_ns: int) -> None:
         if (time.process_time_ns() - used_ns) * QUIET_PART < QUIET_NS:
-            self._sweep()
+            self._search()
         else:
             self._look()
+
+    def _search(self) -> None:
+        try:
+            search(self._loop, self._on_found)
+        except OSError:  # no memory or no processes left
+            self._sweep()
+
+    def _on_found(self, nbytes: int) -> None:
+        if nbytes >= WORTH_BYTES:
+            self._sweep()
+        else:
+            self._note_swept()
 
     def _sweep(self) -> None:
         gc.unfreeze()
@@ -127,5 +133,8 @@ class CycleCollector:
     def _freeze(self) -> None:
         gc.collect()
         gc.freeze()
+        self._note_swept()
+
+    def _note_swept(self) -> None:
         self._swept, self._swept_bytes, self._swept_ns = sys.getallocatedblocks(), own_bytes(), self._loop.now_ns()
         self._is_looking = False

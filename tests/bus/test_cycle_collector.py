@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +15,16 @@ from itertools import count
 import pytest
 
 from dro.bus import cycle_collector
-from dro.bus.cycle_collector import BUSY_NS, LOOK_NS, QUIET_NS, RARELY_NS, SPARE_BYTES, CycleCollector
+from dro.bus.cycle_collector import (
+    BUSY_NS,
+    LOOK_NS,
+    QUIET_NS,
+    RARELY_NS,
+    SPARE_BYTES,
+    WORTH_BYTES,
+    CycleCollector,
+)  # fmt: skip
+from dro.bus.cycle_search import own_bytes
 from dro.clock import NS_PER_MS
 from dro.loop import Loop
 from tests.fakes.um_contexts import Stepper
@@ -122,6 +133,7 @@ def sweeps(used: Used, collector: CycleCollector, monkeypatch: pytest.MonkeyPatc
     found: list[bool] = []
     monkeypatch.setattr(gc, "unfreeze", lambda: found.append(True))
     monkeypatch.setattr(collector, "_swept_bytes", used.nbytes)
+    monkeypatch.setattr(cycle_collector, "search", lambda loop, on_found: on_found(WORTH_BYTES))
     return found
 
 
@@ -209,16 +221,28 @@ def test_very_much_is_swept_at_once_however_busy_the_worker_is(
     assert sweeps == [True]
 
 
+def test_without_a_child_all_is_swept(collector: CycleCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room() -> int:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(os, "fork", no_room)
+    before = len(os.listdir("/proc/self/fd"))
+    collector._swept_ns = -1
+    collector._search()
+    assert collector._swept_ns >= 0
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_own_memory_is_what_is_not_shared() -> None:
     page, size = b"x" * mmap.PAGESIZE, 32 << 20
     with mmap.mmap(-1, size) as shared, mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as own:
-        before = cycle_collector.own_bytes()
+        before = own_bytes()
         for _ in range(size // len(page)):
             shared.write(page)
-        assert abs(cycle_collector.own_bytes() - before) < 8 << 20
+        assert abs(own_bytes() - before) < 8 << 20
         for _ in range(size // len(page)):
             own.write(page)
-        assert size - (8 << 20) < cycle_collector.own_bytes() - before
+        assert size - (8 << 20) < own_bytes() - before
 
 
 def test_a_sweep_finds_cycles_that_were_frozen_and_the_others_are_found_before(
