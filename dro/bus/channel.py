@@ -61,7 +61,7 @@ def _nothing(*_: object) -> None:
 
 
 def _bell_of(ctl: str) -> str:
-    """Path of the named pipe that belongs to the address of a control socket."""
+    """Return the path of the named pipe that belongs to the address of a control socket."""
     return ctl.removeprefix("ipc://").removesuffix(".ctl") + ".bell"
 
 
@@ -182,7 +182,7 @@ class Channels:
     # hearing; a ZeroMQ descriptor tells of news once, so it is drained until Again or called again by the loop
 
     def _take_bell(self) -> None:
-        """What was asked for is done by turning."""
+        """Take what rang; what was asked for is done by turning."""
         _read(self._bell, _BELL_BYTES)
 
     def _take_ctl(self) -> bool:
