@@ -31,6 +31,7 @@ class KeptValues:
         self._fds: list[int] = []
         self._room = [0] * FILES  # bytes until a file is written anew
         self.former: dict[int, bytes] = {}
+        self._unchanged: dict[int, int] = {}  # hashes of those that are noted, and not put since
         self.is_whole = self._mark.exists()
         try:
             self._mark.touch(0o600)
@@ -39,6 +40,7 @@ class KeptValues:
                 values = self._read(file) if self.is_whole else {}
                 self.former |= values
                 self._write(file, values)
+            self._unchanged = {number: hash(value) for number, value in self.former.items()}
         except OSError:
             self._give_up()
 
@@ -77,7 +79,7 @@ class KeptValues:
 
     def put(self, number: int, value: bytes) -> None:
         """Note the value of a number; b"": it has none any more."""
-        if not self._fds:
+        if not self._fds or self._unchanged.pop(number, None) == hash(value):
             return
         file, record = number % FILES, _record(number, value)
         try:

@@ -67,6 +67,10 @@ class EngineHost(Protocol):
 
     def run_in_slices(self, steps: Iterator[None]) -> object: ...
 
+    @property
+    def is_returning(self) -> bool:
+        """Whether siblings still give the portal back what it had: new interest waits for that, as data does."""
+
     def perform(self, effect: HostEffect) -> None: ...
 
     def on_interest(self, event: InterestEvent) -> None:
@@ -158,6 +162,8 @@ class PortalEngine:
         return True
 
     def _pass_interest(self, now_ns: int) -> bool:
+        if self._host.is_returning:
+            return False
         self._interest += self._link.take_interest()
         events = [self._interest.popleft() for _ in range(min(self._room, len(self._interest)))]
         self._room -= len(events)

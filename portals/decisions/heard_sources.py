@@ -80,11 +80,15 @@ class HeardSources:
         known = self._known.pop(otid, None)
         workers: list[int] = []
         if known is None or (known.topic, known.domain_id) != (topic, domain_id) or known.handle in self.seen:
-            handle = self._new_handle()
+            known, handle = None, self._new_handle()
         else:
             handle = known.handle
             workers = [worker for worker, handles in self._known_by.items() if handle in handles]
-        seen = SourceSeen(handle, otid, topic, domain_id, hop_count, cost, pass_through, join_info)
+        how = (hop_count, cost, pass_through, join_info)
+        if known is not None and (known.hop_count, known.cost, known.pass_through, known.join_info) == how:
+            seen = known
+        else:
+            seen = SourceSeen(handle, otid, topic, domain_id, *how)
         self.seen[handle] = seen
         self._forward[handle] = set()
         self._send_to_all(seen)

@@ -7,6 +7,7 @@ said besides is in `SourceSeen`; the first one that is heard corrects what has c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct, error
 from typing import Any, Final
 
@@ -46,6 +47,11 @@ def join_info_of(source: BoundSource[Any]) -> bytes:
     return _JOIN_INFO.pack(source.topic_index, source.source_ip, source.is_from_dro, source_id, code) + body
 
 
+@lru_cache(maxsize=1024)  # sources of one origin have the same
+def _passed_through(options: bytes) -> tuple[lbmr.TirOption, ...]:
+    return read_tir_options(Reader(options)).items if options else ()
+
+
 def known_source(seen: SourceSeen, portal_cost: int) -> JoinedAs:
     """`portal_cost`: of the portal that had joined it. Raises: DecodeError for what no portal wrote."""
     try:
@@ -56,7 +62,6 @@ def known_source(seen: SourceSeen, portal_cost: int) -> JoinedAs:
     items: tuple[lbmr.TirOption, ...] = (lbmr.OtidOption(seen.otid), lbmr.DomainId(seen.domain_id))
     if seen.hop_count or seen.cost != portal_cost:
         items = (lbmr.Cost(hop_count=seen.hop_count, cost=max(0, seen.cost - portal_cost)), *items)
-    if seen.pass_through:
-        items += read_tir_options(Reader(seen.pass_through)).items
+    items += _passed_through(seen.pass_through)
     tir = lbmr.Tir(seen.topic, address, lbmr.TIR_TTL, index, lbmr.TirOptions(items))
     return JoinedAs(tir, bool(is_from_dro), source_id if source_id != _NO_ID else None, source_ip)

@@ -24,6 +24,7 @@ from dro.metrics.library_rows import LibraryRows
 from dro.proto.context.sources import BoundSource
 from dro.proto.interest.events import InterestEvent
 from dro.proto.unicast.connections import OnOutcome
+from dro.table import Table
 from dro.transport import sockets
 from dro.transport.session import ReceiverTransport
 from dro.um.fragment.context import FragmentContext
@@ -69,6 +70,7 @@ from portals.shell.quiescence import SenderQuiescence
 
 STOP_GRACE_NS: Final = ms(1800)
 """How long a stopping portal waits for the final advertisements of its proxy sources, which take 1.5 s."""
+_NOT_KNOWN: Final = (None, None)
 
 
 class EndpointPortal:
@@ -123,6 +125,7 @@ class EndpointPortal:
         self._unicast = TrdUnicast(ctx, config, self._shell, self, self.sending, self.receiving)
         self._immediate = TrdImmediate(ctx, config, self._shell, self, self.sending, self.receiving)
         by_topic = ProxyOptions(config.sending, config.receiving)
+        self._known: Table[bytes, tuple[lbmr.Tir | None, SourceSeen | None]] = Table()  # that are joined, by OTID
         self._receivers = ProxyReceivers(ctx, self.receiving, by_topic, matchers)
         self.sources = ProxySources(
             ctx, config, self.sending, self._shell.egress, by_topic, self._shell.is_catching_up, ctx.kept_state
@@ -195,7 +198,12 @@ class EndpointPortal:
         if not self._shell.drain.is_draining:
             domain_id = source.tir.domain_id or self._config.domain_id
             self._unicast.on_source(source.tir, domain_id, now_ns)
-            self._shell.add_source(source, domain_id, *seen_here(source, self._config.cost))
+            tir, seen = self._known.pop(source.otid, _NOT_KNOWN)
+            if seen is not None and tir is source.tir:
+                how = seen.hop_count, seen.cost, seen.pass_through, seen.join_info
+            else:
+                how = seen_here(source, self._config.cost)
+            self._shell.add_source(source, domain_id, *how)
 
     def _on_source_changed(self, source: BoundSource[ForwardEntry]) -> None:
         self._shell.change_source(source, *seen_here(source, self._config.cost))
@@ -205,6 +213,7 @@ class EndpointPortal:
 
     def _join_known(self, seen: SourceSeen) -> None:
         known = known_source(seen, self._config.cost)
+        self._known[seen.otid] = known.tir, seen
         self.receiving.join_known(
             known.tir, is_from_dro=known.is_from_dro, source_id=known.source_id, source_ip=known.source_ip
         )
@@ -239,6 +248,7 @@ class EndpointPortal:
             case ReviewSources():
                 self._judge_sources()
             case CheckKnown():
+                self._known = Table()
                 self.receiving.leave_unwanted()
                 self.sending.pools.forget_former()
                 self.receiving.joined.forget_former()

@@ -202,3 +202,4 @@ class Conversations:
                     if not has_more:
                         self._end_frame(worker, waiting)
         self._is_working_off = False
+        self._act()

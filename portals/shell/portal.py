@@ -120,6 +120,7 @@ class PortalShell:
         self._to_rejoin = self._kept_sources.former if ctx.goes_on else []
         self._is_rejoining = ctx.goes_on
         self._unmet: list[PeerUp] = []  # siblings that came up meanwhile
+        self._gets_back = ctx.goes_on
         self._forwards_again = not ctx.goes_on
         self.on_forwards_again: Callable[[], object] = lambda: None
         """Called once in a portal that goes on: it forwards again what its former incarnation did."""
@@ -374,11 +375,18 @@ class PortalShell:
             self._forwards_again = True
             self.on_forwards_again()
 
+    @property
+    def is_returning(self) -> bool:
+        """Whether siblings still give the portal back what it had, and it has not been waited for that too long."""
+        return self._gets_back and self._siblings.is_behind
+
     def _report_again(self) -> None:
         """Report that the portal is where its former incarnation was, to siblings too, or does not wait any longer."""
         ctx, up = self._ctx, self._siblings_up()
         is_there = ctx.is_ready and self._forwards_again and bool(up) and all(map(self._intake.delivers, up))
         if is_there or ctx.loop.now_ns() >= self._deliver_ns:
+            self._gets_back = False
+            self.act_soon()
             ctx.report(ForwardsAgain())
         elif not self._is_stopping:
             ctx.loop.call_later(LOOK_NS, self._report_again)

@@ -83,7 +83,16 @@ class Scene:
     """The DRO, both ends of topic resolution, the stream, and the clock of the steps."""
 
     def __init__(
-        self, site: Site, load: Load, origin: Origin, seeker: Seeker, *, rate: int, per_s: int, rest_after_s: float
+        self,
+        site: Site,
+        load: Load,
+        origin: Origin,
+        seeker: Seeker,
+        *,
+        rate: int,
+        per_s: int,
+        rest_after_s: float,
+        only_kills: bool = False,
     ) -> None:
         self.site = site
         self.load = load
@@ -92,6 +101,7 @@ class Scene:
         self.rate = rate
         self.per_s = per_s
         self.rest_after_s = rest_after_s
+        self.only_kills = only_kills
         self.topics = len(seeker.wanted)
         self.steps: list[Step] = []
         self._asks_at = 0.0
@@ -256,6 +266,8 @@ def run(scene: Scene) -> dict[str, object]:
         scene.wait_flowing(n, limit_s)
     with scene.step("... and all topics advertised again", max(0.0, explained - (time.monotonic() - began))):
         scene.until(lambda: scene.seeker.has_all, lambda: n - len(scene.seeker.found), limit_s)
+    if scene.only_kills:
+        return {"memory_empty_bytes": empty, "memory_full_bytes": full, "rest_resolved_percent": resolved}
     scene.settle()
     scene.seeker.renewed.clear()
     anew_s = round(n / SUSTAINED_PER_S, 2)
@@ -295,7 +307,9 @@ def operators_options(per_s: int) -> str:
     return limits + FEW_RECORDS
 
 
-def measure(program: Path, topics: int, rate: int, per_s: int, rest_after_s: float) -> dict[str, object]:
+def measure(
+    program: Path, topics: int, rate: int, per_s: int, rest_after_s: float, only_kills: bool
+) -> dict[str, object]:
     workload = Workload(
         "scale", topics=topics, sessions=SESSIONS, sizes=(PAYLOAD,), rate=rate, window=1 << 30, is_packed=True
     )
@@ -317,7 +331,9 @@ def measure(program: Path, topics: int, rate: int, per_s: int, rest_after_s: flo
             stack.callback(channel.close)
         seeker = Seeker(channels[1], [topic.name for topic in made])
         origin = Origin(channels[0], made, per_s)
-        scene = Scene(site, load, origin, seeker, rate=rate, per_s=per_s, rest_after_s=rest_after_s)
+        scene = Scene(
+            site, load, origin, seeker, rate=rate, per_s=per_s, rest_after_s=rest_after_s, only_kills=only_kills
+        )
         rest = run(scene)
         with site.books() as books:
             problems = books.problems()
@@ -358,10 +374,13 @@ def measure_all(
 def main() -> int:
     parser = parser_of("scale", __doc__)
     parser.add_argument("--rest-after", type=float, default=0.5, help="seconds before the CPU at rest is measured")
+    parser.add_argument("--only-kills", action="store_true", help="end after both kills")
     arguments = parser.parse_args()
     results = measure_all(
         "scale", arguments,
-        lambda program, topics, rate: measure(program, topics, rate, arguments.per_second, arguments.rest_after),
+        lambda program, topics, rate: measure(
+            program, topics, rate, arguments.per_second, arguments.rest_after, arguments.only_kills
+        ),
     )  # fmt: skip
     return 1 if any(result["problems"] for result in results) else 0
 

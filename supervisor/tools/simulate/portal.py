@@ -142,6 +142,8 @@ class SimPortal:
 
     # what the engine asks for
 
+    is_returning: Final = False
+
     def now_ns(self) -> int:
         return self.clock.now_ns
 
