@@ -23,6 +23,8 @@ FOLDERS = {
     "fish": "share/fish/vendor_completions.d",
 }
 DIRECTIVES = {"annotation_typing": False, "language_level": 3, "show_performance_hints": False}
+# Functions in C that steps have in the place of those of the module, which is not compiled itself.
+C_FORMS = ROOT / "dro" / "system_calls.pxd"
 # What Cython adds to each module that has views of memory, once for all of them.
 SHARED = "dro.compiled_views"
 # Debug information is a third of the time of the compiler and most of the size of a library.
@@ -85,7 +87,7 @@ def steps() -> list[Extension]:
     from Cython.Build import cythonize  # where this is only looked at, Cython need not be installed
 
     found = [path for package in ("dro", "portals", "router") for path in (ROOT / package).rglob("*.pxd")]
-    paths = [path.relative_to(ROOT).with_suffix("") for path in found]
+    paths = [path.relative_to(ROOT).with_suffix("") for path in found if path != C_FORMS]
     # The longest first: at the end no processor waits for another.
     paths.sort(key=lambda path: (-(ROOT / path).with_suffix(".py").stat().st_size, path))
     sources = {SHARED: f"{SHARED.replace('.', '/')}.c"} | {".".join(path.parts): f"{path}.py" for path in paths}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final, Protocol
+
+from dro import system_calls
 
 NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
@@ -41,4 +42,4 @@ class MonotonicClock:
     """The clock of every real process: CLOCK_MONOTONIC, which all processes of one host share."""
 
     def now_ns(self) -> int:
-        return time.monotonic_ns()
+        return system_calls.monotonic_ns()

@@ -1,5 +1,6 @@
 cimport cython
 
+from dro cimport system_calls
 from dro.timers cimport TimerHeap
 
 cdef class Loop:

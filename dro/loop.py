@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from dro import system_calls
 from dro.clock import NS_PER_S, Clock, MonotonicClock
 from dro.timers import Timer, TimerHeap
 
@@ -191,7 +192,7 @@ class Loop:
     def forget_longest_turn(self) -> None:
         """Measure anew."""
         self.longest_turn_ns = self.longest_turn_cpu_ns = 0
-        self._cpu_ns = time.thread_time_ns()
+        self._cpu_ns = system_calls.thread_time_ns()
 
     def next_deadline(self) -> int | None:
         """Return when the next turn is due, ns of the loop's clock; the past when work is waiting; None for never."""
@@ -207,7 +208,7 @@ class Loop:
 
     def run_once(self, timeout_ns: int | None = None) -> bool:
         """One turn, waiting at most `timeout_ns` (None: until something happens). True when it did any work."""
-        began_ns, slept_ns = time.monotonic_ns(), 0
+        began_ns, slept_ns = system_calls.monotonic_ns(), 0
         worked = self._run_calls() if self._soon else False
         # the next turn has time for what this one has not
         self._is_late = bool(self._slices) and not self._is_late and worked and self._is_full(began_ns)
@@ -222,9 +223,9 @@ class Loop:
         if wait_ns == 0:
             events = self._epoll.poll(0)
         else:
-            slept_ns = time.monotonic_ns()
+            slept_ns = system_calls.monotonic_ns()
             events = self._wait(wait_ns)
-            slept_ns = time.monotonic_ns() - slept_ns
+            slept_ns = system_calls.monotonic_ns() - slept_ns
             began_ns += slept_ns
         # An event belongs to the callbacks of now: those of this turn may close a descriptor and get its number back.
         readers, writers = self._readers, self._writers
@@ -276,14 +277,16 @@ class Loop:
 
     def _is_full(self, began_ns: int) -> bool:
         """Say whether the turn is full; what the clock on the wall does not show as full cannot be."""
-        return time.monotonic_ns() - began_ns > TURN_NS and time.thread_time_ns() - self._cpu_ns > TURN_NS
+        return (
+            system_calls.monotonic_ns() - began_ns > TURN_NS and system_calls.thread_time_ns() - self._cpu_ns > TURN_NS
+        )
 
     def _measure(self, began_ns: int) -> int:
         """Measure the processor time of the turn, ns."""
-        turn_ns = time.monotonic_ns() - began_ns
+        turn_ns = system_calls.monotonic_ns() - began_ns
         if turn_ns > self.longest_turn_ns:
             self.longest_turn_ns = turn_ns
-        cpu_ns = time.thread_time_ns()
+        cpu_ns = system_calls.thread_time_ns()
         cost_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
         if cost_ns > self.longest_turn_cpu_ns:
             self.longest_turn_cpu_ns = cost_ns
@@ -293,13 +296,13 @@ class Loop:
         """Wait until something happens, `wait_ns` at most. With `poll_ns` the processor is offered to others that long
         before it is given away."""
         if self.poll_ns:
-            stop = time.monotonic_ns() + (self.poll_ns if wait_ns is None else min(self.poll_ns, wait_ns))
+            stop = system_calls.monotonic_ns() + (self.poll_ns if wait_ns is None else min(self.poll_ns, wait_ns))
             while True:
                 if events := self._epoll.poll(0):
                     return events
                 if self._take_polled():
                     return []
-                if time.monotonic_ns() >= stop:
+                if system_calls.monotonic_ns() >= stop:
                     break
                 os.sched_yield()
         elif self._rest_ns:
@@ -325,9 +328,9 @@ class Loop:
         if not self._slices:
             return False
         steps = self._slices.popleft()
-        end_ns = time.monotonic_ns() + SLICE_NS
+        end_ns = system_calls.monotonic_ns() + SLICE_NS
         for _ in steps:
-            if time.monotonic_ns() >= end_ns:
+            if system_calls.monotonic_ns() >= end_ns:
                 self._slices.append(steps)
                 break
         return True

@@ -1,5 +1,6 @@
 cimport cython
 
+from dro cimport system_calls
 from dro.shared_memory.ring cimport RingReader, RingWriter
 
 cdef class DescriptorWriter:
@@ -29,6 +30,4 @@ cdef class DescriptorReader:
     cpdef object stay_awake(self)
 
 cdef Py_ssize_t _SLEEPS, _CELLS, _QUEUES, _SLOT_BYTES
-cdef object _acquire, _release, _pack_into, _unpack_from, _new
-
-cpdef object fence()
+cdef object _pack_into, _unpack_from, _new

@@ -15,28 +15,19 @@ Cells and slots are native u64 and u32: both sides are processes of one machine.
 
 from __future__ import annotations
 
-import threading
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from dro import system_calls
 from dro.errors import LocalProtocolError, ResourceError
 from dro.shared_memory.ring import CELLS_AT, CELLS_BYTES, QUEUES_BYTES, READERS, SLOTS_AT, RingReader, RingWriter
 
 _SLOT: Final = Struct("=QIIII8x")
 _SLEEPS = 9  # cell of a reader, as index of u64; those of its queues are in `Queue`
 
-_lock: Final = threading.Lock()
 _CELLS, _QUEUES, _SLOT_BYTES = CELLS_BYTES // 8, QUEUES_BYTES, _SLOT.size  # plain integers in the compiled form
 # what does not change is looked up once
-_acquire, _release, _pack_into, _unpack_from, _new = (
-    _lock.acquire, _lock.release, _SLOT.pack_into, _SLOT.unpack_from, tuple.__new__
-)  # fmt: skip
-
-
-def fence() -> None:
-    """A locked instruction: what was stored before is visible before anything is loaded after."""
-    _acquire()
-    _release()
+_pack_into, _unpack_from, _new = _SLOT.pack_into, _SLOT.unpack_from, tuple.__new__
 
 
 class Queue(NamedTuple):
@@ -133,7 +124,7 @@ class DescriptorWriter:
 
     def must_wake(self, reader: int) -> bool:
         """Say whether the reader sleeps. It is asked once for each sleep."""
-        fence()
+        system_calls.fence()
         at = reader * _CELLS + _SLEEPS
         if not self._cells[at]:
             return False

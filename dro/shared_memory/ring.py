@@ -32,8 +32,9 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from dro import system_calls
 from dro.errors import LocalProtocolError, ResourceError
 from dro.os_errors import remedy_of
 
@@ -54,6 +55,7 @@ REMEDY: Final = "give the machine more shared memory or lower <max-queue>"
 # cells of the header, as indexes of u64; those that change have a cache line of their own
 _MAGIC, _VERSION, _INCARNATION, _CAPACITY, _DATA_AT = 0, 1, 2, 3, 4
 _RESERVED, _COMMITTED = 8, 16
+_ALIGN = ALIGN  # a plain integer in the compiled form
 
 _STRONGLY_ORDERED: Final = platform.machine() in ("x86_64", "AMD64", "i686")
 
@@ -74,7 +76,7 @@ class RingWriter:
         self._area = area
         self._fd = fd
         self._whole = memoryview(area)
-        self._cells = self._whole[:HEADER_BYTES].cast("Q")
+        self._cells: Any = self._whole[:HEADER_BYTES].cast("Q")
         self.queues = self._whole[:data_at]
         """Header, and what lies in front of the data, by offset in the file."""
         self.data_at = data_at
@@ -179,7 +181,7 @@ class RingWriter:
         """
         if not 0 <= nbytes <= self.capacity:
             raise LocalProtocolError(f"a reservation of {nbytes} bytes in a ring of {self.capacity}")
-        pos = (self._next + ALIGN - 1) & -ALIGN
+        pos = (self._next + _ALIGN - 1) & -_ALIGN
         if pos + nbytes > self._limit:
             pos = self._next = self._find_room(pos, nbytes)
         return pos
@@ -256,15 +258,15 @@ class RingWriter:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Reserve, copy and commit one chunk; returns its position."""
-        pos = self.reserve(len(data))
-        start = pos % self.capacity
-        self.mv[start : start + len(data)] = data
-        self.commit(pos + len(data))
+        nbytes = len(data)
+        pos = self.reserve(nbytes)
+        system_calls.copy_in(self.mv, pos % self.capacity, data)
+        self.commit(pos + nbytes)
         return pos
 
     def close(self, *, unlink: bool = True) -> None:
         """Give the memory back. Every view that was taken of `mv` must be gone by then."""
-        self._cells.release()
+        self._cells = None
         self.queues.release()
         self.mv.release()
         self._whole.release()
@@ -283,7 +285,7 @@ class RingReader:
         self.incarnation = incarnation
         self._area = area
         self._whole = memoryview(area)
-        self._cells = self._whole[:HEADER_BYTES].cast("Q")
+        self._cells: Any = self._whole[:HEADER_BYTES].cast("Q")
         self.queues = self._whole[:data_at]
         """As in the writer; the own cells are written to."""
         self._data = self._whole[data_at:]
@@ -305,7 +307,8 @@ class RingReader:
     @property
     def position(self) -> int:
         """End of what the writer has committed."""
-        return self._cells[_COMMITTED]
+        committed: int = self._cells[_COMMITTED]
+        return committed
 
     def is_overrun(self, pos: int) -> bool:
         """Say whether what lay there has been overwritten, or may be."""
@@ -322,20 +325,21 @@ class RingReader:
 
     def append(self, buffer: bytearray, pos: int, nbytes: int) -> bool:
         """Do as `copy`, to the end of a buffer, which stays as it is when False is returned."""
-        start = pos % self.capacity
-        if nbytes < 0 or start + nbytes > self.capacity or pos + nbytes > self._cells[_COMMITTED]:
+        committed = self._cells[_COMMITTED]
+        if not (0 <= nbytes <= self.capacity and 0 <= pos <= committed - nbytes):
             return False
-        if self._cells[_RESERVED] > pos + self._reach:
+        start, gone_at, cells = pos % self.capacity, pos + self._reach, self._cells
+        if start + nbytes > self.capacity or cells[_RESERVED] > gone_at:
             return False  # spares a copy that would be thrown away
-        buffer += self._data[start : start + nbytes]
-        if self._cells[_RESERVED] > pos + self._reach:
+        system_calls.append_part(buffer, self._data, start, nbytes)
+        if cells[_RESERVED] > gone_at:
             del buffer[len(buffer) - nbytes :]
             return False
         return True
 
     def close(self) -> None:
         """Views of the queues must be gone by then."""
-        self._cells.release()
+        self._cells = None
         self.queues.release()
         self._data.release()
         self._whole.release()

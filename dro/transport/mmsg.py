@@ -1,4 +1,4 @@
-"""Batched datagram receive and send: `recvmmsg` through ctypes into one contiguous scratch area, and `sendmmsg`.
+"""Batched datagram receive and send: `recvmmsg` into one contiguous scratch area, and `sendmmsg`.
 
 A datagram that is not longer than `stride` goes into its slot of the main area, so a batch of equal datagrams is
 contiguous and can be parsed and copied as one piece. The part of a longer datagram beyond its slot goes into an
@@ -19,8 +19,9 @@ import socket
 import sys
 from array import array
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
+from dro import system_calls
 from dro.transport.sockets import SOL_UDP, UDP_SEGMENT
 
 BATCH: Final = 64  # datagrams per call
@@ -35,14 +36,9 @@ _CONTROL = _CMSG_SPACE  # a plain integer in the compiled form
 _CMSG_LEN: Final = 18
 _SEGMENT: Final = Struct("=QiiH6x")  # cmsghdr with UDP_SEGMENT
 
-_DONTWAIT: Final = int(socket.MSG_DONTWAIT)
-_libc = ctypes.CDLL(None, use_errno=True)
-_recvmmsg = _libc.recvmmsg
-_recvmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p]
-_recvmmsg.restype = ctypes.c_int
-_sendmmsg = _libc.sendmmsg
-_sendmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int]
-_sendmmsg.restype = ctypes.c_int
+
+def _receive(fd: int, headers_at: int, most: int) -> int:
+    return system_calls.receive_many(fd, headers_at, most)
 
 
 def address_of(raw: int) -> tuple[int, int]:
@@ -68,8 +64,8 @@ class DatagramBatch:
         self._names = bytearray(BATCH * _SOCKADDR)
         self._iovs = bytearray(BATCH * _IOVS * 16)
         self._headers = bytearray(BATCH * _MSGHDR)
-        self._name_keys = memoryview(self._names).cast("Q")[0::2]
-        self._lens = memoryview(self._headers).cast("I")[14::16]
+        self._name_keys: Any = memoryview(self._names).cast("Q")[0::2]
+        self._lens: Any = memoryview(self._headers).cast("I")[14::16]
         self._headers_at = ctypes.addressof(ctypes.c_char.from_buffer(self._headers))
         names_at = ctypes.addressof(ctypes.c_char.from_buffer(self._names))
         iovs_at = ctypes.addressof(ctypes.c_char.from_buffer(self._iovs))
@@ -97,28 +93,31 @@ class DatagramBatch:
 
         `most` is at most `BATCH`.
         """
-        n: int = _recvmmsg(fd, self._headers_at, most, _DONTWAIT, None)
+        n = _receive(fd, self._headers_at, most)
         if n <= 0:
             self.count = 0
-            code = ctypes.get_errno() if n < 0 else 0
+            code = -n
             if code in (0, 11, 111):  # EAGAIN, and ECONNREFUSED left by an ICMP answer to a send
                 return 0
             raise OSError(code, os.strerror(code))
         self.count = n
-        lengths = self.lengths = self._lens[:n].tolist()
-        self.senders = self._name_keys[:n].tolist()
-        stride = self.stride
-        first = lengths[0]
-        self.offsets = offsets = list(range(0, n * stride, stride))
-        is_equal = lengths.count(first) == n
+        stride, lens, names = self.stride, self._lens, self._name_keys
+        first = longest = lens[0]
+        is_equal = True
+        for i in range(1, n):
+            if lens[i] != first:
+                is_equal = False
+                longest = max(longest, lens[i])
+        self.lengths = [lens[i] for i in range(n)]
+        self.senders = [names[i] for i in range(n)]
+        self.offsets = offsets = [i * stride for i in range(n)]
         if first == stride and is_equal:
             self._wish = 0
             return n
-        longest = first if is_equal else max(lengths)
         if longest > stride:
             memory = self._memory
             for i in range(n):
-                if lengths[i] > stride:
+                if lens[i] > stride:
                     at = self._overflow + i * MAX_DATAGRAM
                     memory[at : at + stride] = memory[offsets[i] : offsets[i] + stride]
                     offsets[i] = at
@@ -186,7 +185,7 @@ class Sends:
                 return 0, e.errno or errno.EIO
             return 1, 0
         n = min(len(entries), BATCH)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        base = system_calls.memory_address(buffer)
         iovs, headers, segments = self._iovs, self._headers, self._segments
         for number in range(n):
             at, nbytes, segment = entries[number]
@@ -200,7 +199,7 @@ class Sends:
             for number in range(max(n, self._names)):
                 headers[8 * number], headers[8 * number + 1] = name_at, name_bytes
             self._names = 0 if to is None else max(n, self._names)
-        sent: int = _sendmmsg(sock.fileno(), self._headers_at, n, _DONTWAIT)
+        sent = system_calls.send_many(sock.fileno(), self._headers_at, n)
         if sent < 0:
-            return 0, ctypes.get_errno()
+            return 0, -sent
         return sent, 0

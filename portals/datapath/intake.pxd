@@ -1,3 +1,4 @@
+from dro cimport system_calls
 from dro.bus.descriptors cimport DescriptorReader
 
 cdef class Intake:

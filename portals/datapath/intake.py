@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dro import system_calls
 from dro.bus.counters import CounterPage
-from dro.bus.descriptors import ADDRESSED, DescriptorReader, fence
+from dro.bus.descriptors import ADDRESSED, DescriptorReader
 from dro.kept.rows import KeptRow
 from dro.kept.store import NOTHING_KEPT, Kept
 from dro.shared_memory.ring import RingReader
@@ -327,7 +328,7 @@ class Intake:
             return False
         for queue in self._addressed_queues.values():  # of both of a sibling
             queue.ask_for_wake_up()
-        fence()
+        system_calls.fence()
         for queues in (self._polled, self._addressed_queues):
             for queue in queues.values():
                 if queue.has_more():

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from dro import compiled_steps
 from dro.bus import process_name
 from dro.um.blocking_api import BlockingContext
 from dro.um.message.client_config import Config
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N that cost most")
     parser.add_argument("--inclusive", action="store_true", help="show them with what they call")
     arguments = parser.parse_args()
+    print("steps:", compiled_steps.form())
     for transport in arguments.transports:
         with tempfile.TemporaryDirectory() as name:
             found = measure(transport, arguments.messages, Path(name), arguments.size)

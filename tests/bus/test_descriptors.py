@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dro.bus.descriptors import SOURCE_DATA, BatchDescriptor, DescriptorReader, DescriptorWriter, fence
+from dro.bus.descriptors import SOURCE_DATA, BatchDescriptor, DescriptorReader, DescriptorWriter
 from dro.errors import LocalProtocolError
 from dro.shared_memory.ring import FIRST_BYTES, QUEUES_BYTES, READERS, RingReader, RingWriter
+from dro.system_calls import fence
 
 ME, OTHER = 3, READERS - 1
 RING_BYTES = 4 * FIRST_BYTES

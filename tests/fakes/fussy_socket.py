@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
@@ -11,9 +10,8 @@ from collections.abc import Iterator
 
 
 def no_buffer_space(*_: object) -> int:
-    """In the place of `recvmmsg` of the C library."""
-    ctypes.set_errno(errno.ENOBUFS)
-    return -1
+    """In the place of `recvmmsg`."""
+    return -errno.ENOBUFS
 
 
 class FussySocket(socket.socket):

@@ -378,7 +378,7 @@ def test_a_fault_of_the_socket_is_told_and_the_next_datagram_is_heard(
     monkeypatch.setattr("dro.transport.datagrams.receiver.limited", LimitedLogger(logging.getLogger("test")).event)
 
     with monkeypatch.context() as patch:
-        patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
+        patch.setattr(mmsg, "_receive", no_buffer_space)
         group.source.send(b"")
         group.loop.run_once(0)
         assert group.loop.next_deadline() == BEGAN + s(3), "not again at once"

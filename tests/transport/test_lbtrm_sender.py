@@ -419,7 +419,7 @@ def test_a_fault_of_the_nak_socket_is_told_and_the_next_nak_is_heard(
     source.take()
 
     with monkeypatch.context() as patch:
-        patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
+        patch.setattr(mmsg, "_receive", no_buffer_space)
         source.naks.send(b"")
         source.loop.run_once(0)
         assert source.loop.next_deadline() == BEGAN + ms(200), "not again at once"

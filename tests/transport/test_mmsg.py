@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
@@ -145,10 +144,9 @@ def test_only_what_a_socket_without_datagrams_says_is_no_error(
     wire.pass_through([b"x"] * 3)
 
     def answer(*_: object) -> int:
-        ctypes.set_errno(code)
-        return result
+        return result and -code
 
-    monkeypatch.setattr("dro.transport.mmsg._recvmmsg", answer)
+    monkeypatch.setattr("dro.transport.mmsg._receive", answer)
     if is_error:
         with pytest.raises(OSError, match=os.strerror(code)) as raised:
             wire.batch.receive(1)

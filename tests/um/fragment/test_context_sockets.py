@@ -203,7 +203,7 @@ def test_a_fault_of_the_tr_socket_is_told_and_the_next_packet_is_heard(
         a.on_tr_packet = lambda packet, _ip, _now: heard.append(packet.body)
         packet = lbmr.encode(lbmr.Packet(1, lbmr.standard_options(b"stranger", 0, 0), lbmr.Queries((b"t",))))
         with monkeypatch.context() as patch:
-            patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
+            patch.setattr(mmsg, "_receive", no_buffer_space)
             sock.send(packet)
             stepper.loop.run_once(0)
         assert [vars(record).get("error") for record in caplog.records] == [os.strerror(errno.ENOBUFS)]

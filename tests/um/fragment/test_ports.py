@@ -110,7 +110,7 @@ def test_a_fault_of_the_socket_is_told_and_not_tried_again_at_once(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(mmsg, "_recvmmsg", no_buffer_space)
+        patch.setattr(mmsg, "_receive", no_buffer_space)
         channel.made.send([b"x"])
         channel.stepper.loop.run_once(0)
         assert channel.stepper.loop.next_deadline() is None
