@@ -19,8 +19,7 @@ cdef class DescriptorReader:
     cdef public RingReader ring
     cdef unsigned long long[::1] _cells
     cdef public long long taken
-    cdef public bint _is_once
-    cdef public Py_ssize_t _head, _tail, _done, _slots_at, _slots
+    cdef public Py_ssize_t _head, _begun, _tail, _done, _slots_at, _slots
 
     cpdef bint has_more(self) except -1
     @cython.locals(tail="long long", at=Py_ssize_t)

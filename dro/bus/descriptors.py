@@ -2,10 +2,11 @@
 
 A ring has two queues for each reader, by worker index: one for source data, and a short one for what is addressed to
 the reader (`Queue`), so that neither takes room from the other. Each has one writer and one reader. The writer puts a
-descriptor into the next slot and then moves `head`; the reader moves `tail` up to where its next incarnation is to go
-on: of source data when it has worked off what it took, so that nothing is lost with it; of what is addressed to it
-before it does so, so that nothing is taken twice. When it has copied what it took it moves `done` as well: up to there
-slots and ring are the writer's again. All count from 0 for ever.
+descriptor into the next slot and then moves `head`; the reader moves `begun` when it takes one, and `tail` when it has
+worked off what it took. Its next incarnation goes on at `tail` where it knows what the one before has sent, so that
+nothing is lost; else at `begun`, so that nothing is sent twice. What is addressed to the reader is never taken twice:
+both are one cell. When it has copied what it took it moves `done` as well: up to there slots and ring are the writer's
+again. All count from 0 for ever.
 
 A reader that sleeps says so in a third cell, and only then the writer has to wake it. Store and load of the two sides
 cross: each stores its cell, orders that before what follows (`fence`), and only then loads the other's cell.
@@ -34,14 +35,15 @@ class Queue(NamedTuple):
     """Where its cells are, as indexes of u64 (the writer's has a cache line of its own), and its descriptors."""
 
     head: int
+    begun: int
     tail: int
     done: int
     slots_at: int
     slots: int
 
 
-SOURCE_DATA: Final = Queue(0, 8, 10, 0, 4032)
-ADDRESSED: Final = Queue(1, 11, 12, 4032 * _SLOT.size, 64)
+SOURCE_DATA: Final = Queue(0, 13, 8, 10, 0, 4032)
+ADDRESSED: Final = Queue(1, 11, 11, 12, 4032 * _SLOT.size, 64)
 
 
 def announced_in(ring: RingReader, reader: int) -> int:
@@ -69,7 +71,7 @@ class DescriptorWriter:
 
     def __init__(self, ring: RingWriter, queue: Queue = SOURCE_DATA) -> None:
         self._ring = ring
-        self._head, _, self._done, self._slots_at, self._slots = queue
+        self._head, _, _, self._done, self._slots_at, self._slots = queue
         self._slots_at += SLOTS_AT
         self._cells: Any = ring.queues[CELLS_AT:SLOTS_AT].cast("Q")
         self._heads: dict[int, int] = {}  # of readers whose queue has memory
@@ -138,15 +140,20 @@ class DescriptorWriter:
 class DescriptorReader:
     """A queue of one reader in the ring of a sibling."""
 
-    def __init__(self, ring: RingReader, reader: int, queue: Queue = SOURCE_DATA, *, goes_on_at: int = 0) -> None:
-        """`goes_on_at`: what the incarnation before had worked off, if that is more than it had said here."""
+    def __init__(
+        self, ring: RingReader, reader: int, queue: Queue = SOURCE_DATA, *, goes_on_at: int | None = None
+    ) -> None:
+        """`goes_on_at`: what the incarnation before had worked off, if that is more than it had said here.
+
+        None where that is not known, nor what it has sent: what it had begun is not taken again then.
+        """
         self.ring = ring
         at = CELLS_AT + reader * CELLS_BYTES
         self._cells: Any = ring.queues[at : at + CELLS_BYTES].cast("Q")
-        self._head, self._tail, self._done, slots_at, self._slots = queue
+        self._head, self._begun, self._tail, self._done, slots_at, self._slots = queue
         self._slots_at = SLOTS_AT + reader * QUEUES_BYTES + slots_at
-        self._is_once = queue is not SOURCE_DATA
-        self.taken: int = max(self._cells[self._tail], min(goes_on_at, self._cells[self._head]))
+        known = self._cells[self._begun] if goes_on_at is None else goes_on_at
+        self.taken: int = max(self._cells[self._tail], min(known, self._cells[self._head]))
         """How many descriptors were ever taken, also by earlier incarnations of the reader."""
         self.finish()
 
@@ -154,15 +161,13 @@ class DescriptorReader:
         return bool(self._cells[self._head] != self.taken)
 
     def take(self) -> BatchDescriptor | None:
-        """Take the next descriptor; the next incarnation takes it again unless `finish` follows."""
+        """Take the next descriptor; a next incarnation that goes on takes it again unless `finish` follows."""
         tail = self.taken
         if self._cells[self._head] == tail:
             return None
         at = self._slots_at + tail % self._slots * _SLOT_BYTES
         slot = _new(BatchDescriptor, _unpack_from(self.ring.queues, at))
-        self.taken = tail + 1
-        if self._is_once:
-            self._cells[self._tail] = tail + 1
+        self.taken = self._cells[self._begun] = tail + 1
         return slot
 
     def finish(self) -> None:

@@ -94,21 +94,22 @@ class Intake:
         row = self._rows.row(PLACE, b"%d" % worker) if self._rows is not None else None
         former = row.former if row is not None and worker not in self._places else None
         older = older_rings(former.a) if former is not None and former.a != ring.incarnation else []
-        goes_on_at = waited = waited_bytes = 0
+        goes_on_at: int | None = None  # in a clean life, nobody knows what was sent of what had been begun
+        waited = waited_bytes = 0
         if row is not None and worker not in self._places:
             place = None if former is None else (former.a, former.b)
             waited, waited_bytes = self._egress.logs.finished(worker, place)
         if former is not None and (older or former.a == ring.incarnation):
             goes_on_at = former.b
             self._egress.go_back(worker, former.c - waited, former.d - waited_bytes)
-            self._again[worker] = goes_on_at + BATCHES_PER_TURN
+            self._again[worker] = former.b + BATCHES_PER_TURN
         if row is not None:
             self._places[worker] = row
         if older:
             first, *others = older
             self._older[worker] = [DescriptorReader(first, me, goes_on_at=goes_on_at)]
             self._older[worker] += [DescriptorReader(other, me) for other in others]
-            goes_on_at = 0
+            goes_on_at = None
         self._queues[worker] = queue = DescriptorReader(ring, me, goes_on_at=goes_on_at)
         before = self._older.get(worker)
         if row is not None and not before and (former is None or former.a != ring.incarnation):

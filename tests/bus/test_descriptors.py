@@ -27,7 +27,7 @@ class Pair:
         self.writer = DescriptorWriter(self.ring)
         self.readers: list[DescriptorReader] = []
 
-    def reader(self, worker: int, *, goes_on_at: int = 0) -> DescriptorReader:
+    def reader(self, worker: int, *, goes_on_at: int | None = 0) -> DescriptorReader:
         self.readers.append(DescriptorReader(RingReader.open(self.ring.path, 7), worker, goes_on_at=goes_on_at))
         return self.readers[-1]
 
@@ -103,6 +103,19 @@ def test_a_reader_that_returns_goes_on_where_it_had_stopped(pair: Pair) -> None:
     assert pair.reader(ME, goes_on_at=4).take() == slot(4)
     assert pair.reader(ME, goes_on_at=9).take() is None
     assert second.taken == 5
+
+
+def test_a_reader_that_does_not_know_what_was_sent_takes_nothing_again(pair: Pair) -> None:
+    first = pair.reader(ME)
+    for n in range(4):
+        pair.writer.put(ME, slot(n))
+    assert first.take() == slot(0)
+    first.finish()
+    assert [first.take(), first.take()] == [slot(1), slot(2)]
+    second = pair.reader(ME, goes_on_at=None)
+    assert [second.take(), second.take()] == [slot(3), None]
+    second.finish()
+    assert pair.reader(ME, goes_on_at=None).taken == 4
 
 
 def test_what_a_dead_writer_had_announced_can_be_taken(pair: Pair) -> None:

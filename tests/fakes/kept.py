@@ -60,6 +60,16 @@ class Lives:
         self.kept = Kept(self.sockets, KeptRows.open(self._path), self._path.parent, Gate(is_open=is_open))
         return self.kept
 
+    def clean_life(self) -> Kept:
+        """Begin the next one with nothing."""
+        for name in list(self.sockets.held):
+            self.sockets.drop(name)
+        self._close_rows()
+        self._path.unlink()
+        self.sockets = HeldSockets()
+        self.kept = Kept(self.sockets, KeptRows.open(self._path), self._path.parent)
+        return self.kept
+
     def _close_rows(self) -> None:
         if self.kept.rows is not None:
             self.kept.rows.close()

@@ -34,6 +34,10 @@ class DeadlyQueues:
         self._queues = DescriptorWriter(ring)
         self.dies = ""
 
+    @property
+    def announced(self) -> int:
+        return self._queues.announced(Q)
+
     def put(self, reader: int, slot: BatchDescriptor) -> bool:
         if self.dies == "before":
             raise Killed
@@ -112,6 +116,18 @@ class KilledPair:
         self.intake.on_hello(P, 0, lambda: None)
         if delivers:
             self.intake.deliver(P)
+
+    def next_q_clean(self) -> None:
+        """The process of Q has ended, and the next one knows nothing of it."""
+        self.note_sent()
+        announced, handed = self.queues.announced, self.handed()
+        kept = self._lives_q.clean_life()
+        before, self.sent = self.sent, []
+        self._begin_q(kept)
+        self.sent = before
+        self.intake.add(P, self._ring(len(self._rings)), Q, self._older)
+        self.intake.on_hello(P, announced, lambda: self.egress.reconcile(P, *handed))
+        self.intake.deliver(P)
 
     def next_q(self, *, delivers: bool = True) -> None:
         """The process of Q has ended."""
@@ -228,6 +244,28 @@ def test_what_a_killed_egress_had_sent_is_sent_and_counted_once(pair: KilledPair
     pair.next_q()
     pair.hear(before + 3)
     pair.check(before + 4)
+
+
+@pytest.mark.parametrize("dies", ["sent", "entered"])
+def test_a_clean_life_sends_nothing_that_the_killed_one_may_have_sent(pair: KilledPair, dies: str) -> None:
+    """Its windows are empty, so it could not tell."""
+    pair.hear(0)
+    pair.take()
+    pair.out.dies = dies
+    pair.hear(1, 2)
+    with pytest.raises(Killed):
+        pair.take()
+    pair.hear(3)
+    pair.next_q_clean()
+    pair.hear(4)
+    pair.take()
+    pair.note_sent()
+    assert pair.sent == [0, 1, 2, 3, 4]
+    base, page = pair.page_q.pair(P), pair.page_q
+    booked = 0 if dies == "entered" else 2  # sent before it was counted
+    assert page[Slot.DROPPED_RESTART] == booked
+    assert (page[base + PairSlot.SENT], page[base + PairSlot.ACCOUNTED]) == (5 - booked, 5)
+    assert (page[Slot.FORWARDED], page[base + PairSlot.ACCOUNTED_BYTES]) == (5, pair.handed()[1])
 
 
 def test_an_egress_that_is_killed_again_and_again_is_exact(pair: KilledPair) -> None:
