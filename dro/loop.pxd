@@ -3,6 +3,8 @@ cimport cython
 from dro cimport system_calls
 from dro.timers cimport TimerHeap
 
+cdef long long _MUCH
+
 cdef class Loop:
     cdef public object after_turn, clock, _epoll, _soon, _wake, _thread, _running, _closed, _slices
     cdef public dict _readers, _writers, _again, _late, _ending, _settling
@@ -14,7 +16,7 @@ cdef class Loop:
 
     cpdef object now_ns(self)
     cpdef object next_deadline(self)
-    @cython.locals(began_ns="long long", slept_ns="long long", cost_ns="long long", timers="long long", worked=bint, is_full=bint, has_late=bint,
+    @cython.locals(began_ns="long long", slept_ns="long long", cost_ns="long long", timers="long long", counted="long long", worked=bint, is_full=bint, has_late=bint,
                    polls_first=bint)
     cpdef bint run_once(self, object timeout_ns=*) except -1
     cpdef bint _is_full(self, long long began_ns) except -1

@@ -31,7 +31,10 @@ MAX_CALLS_PER_TURN: Final = 256
 SLICE_NS: Final = 2_000_000
 """What long work may take of a turn, see `Loop.run_in_slices`."""
 SPARSE_NS: Final = 300_000
-"""Work that came after a sleep as long comes too seldom for more of it to come together."""
+"""After a sleep as long, what has no descriptor comes first."""
+MUCH: Final = 24
+"""A fragment is counted two to four times on its way through a worker."""
+_MUCH = MUCH  # a plain integer in the compiled form
 TURN_NS: Final = 6_000_000
 """Processor time of a turn after which slices, readers and pollers wait for the next.
 
@@ -70,9 +73,9 @@ class Loop:
     def __init__(self, clock: Clock | None = None, *, poll_ns: int = 0, rest_below_ns: int = 0) -> None:
         """`poll_ns`: how long to retry with `sched_yield` after work before sleeping; 0 sleeps at once.
 
-        `rest_below_ns`: after a turn that had work and cost less processor time than this, more work is given the same
-        time to come together, but not beyond this in all: small turns cost most for what they do. 0: never. Work that
-        came after a sleep of `SPARSE_NS` or more is not followed by it.
+        `rest_below_ns`: after a turn that counted `MUCH` or more (`after_turn`) and cost less processor time than this,
+        more work is given the same time to come together, but not beyond this in all: small turns cost most for what
+        they do. 0: never. At lower rates too little would come meanwhile to be worth the delay.
         """
         self.clock = clock or MonotonicClock()
         self._epoll = select.epoll()
@@ -94,8 +97,8 @@ class Loop:
         self._cpu_ns = 0
         self.io_events = self.timer_events = self.queued_calls = 0
         """What descriptors told of, timers and queued calls that have run, since the start."""
-        self.after_turn: Callback | None = None
-        """Called at the end of each turn that did any work."""
+        self.after_turn: Callable[[], int] | None = None
+        """Called at the end of each turn that did any work; returns how much it counted since the last call."""
         self._ending: dict[Callback, None] = {}
         self._settling: dict[Callback, None] = {}
         self._slices: deque[Iterator[object]] = deque()
@@ -269,10 +272,9 @@ class Loop:
             worked |= self._take_polled()
         while self._ending or self._settling:
             (self._ending or self._settling).popitem()[0]()
-        if worked and self.after_turn is not None:
-            self.after_turn()
+        counted = self.after_turn() if worked and self.after_turn is not None else 0
         cost_ns = self._measure(began_ns)
-        self._rest_ns = max(0, min(cost_ns, self.rest_below_ns - cost_ns)) if worked and slept_ns < SPARSE_NS else 0
+        self._rest_ns = max(0, min(cost_ns, self.rest_below_ns - cost_ns)) if counted >= _MUCH else 0
         return worked
 
     def _is_full(self, began_ns: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dro.loop import SLICE_NS, TURN_NS, Loop
+from dro.loop import MUCH, SLICE_NS, TURN_NS, Loop
 
 
 @pytest.fixture
@@ -239,13 +239,20 @@ def test_what_is_put_off_to_the_end_of_a_turn_is_called_once_behind_all_else(loo
     assert said == ["first", "polled", "last", "polled"]
 
 
+def resting(below_ns: int, counted: int = MUCH) -> Loop:
+    """Make a loop whose turns count that much."""
+    loop = Loop(rest_below_ns=below_ns)
+    loop.after_turn = lambda: counted
+    loop.forget_longest_turn()
+    return loop
+
+
 @pytest.mark.parametrize(("limit_ns", "rests"), [(0, False), (20_000_000, False), (1_000_000_000, True)])
 def test_a_small_turn_is_followed_by_a_rest_as_long(
     limit_ns: int, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    loop = Loop(rest_below_ns=limit_ns)
-    loop.forget_longest_turn()
+    loop = resting(limit_ns)
     loop.call_soon(lambda: spin_cpu(30_000_000))
     loop.run_once(0)
     monkeypatch.setattr(time, "sleep", slept.append)
@@ -258,8 +265,7 @@ def test_a_small_turn_is_followed_by_a_rest_as_long(
 
 
 def test_no_rest_lasts_longer_than_the_next_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = Loop(rest_below_ns=10_000_000_000)
-    loop.forget_longest_turn()
+    loop = resting(10_000_000_000)
     loop.call_soon(lambda: spin_cpu(300_000_000))
     loop.run_once(0)
     slept: list[float] = []
@@ -270,26 +276,18 @@ def test_no_rest_lasts_longer_than_the_next_timer(monkeypatch: pytest.MonkeyPatc
     loop.close()
 
 
-def test_work_that_comes_seldom_is_not_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = Loop(rest_below_ns=1_000_000_000)
+@pytest.mark.parametrize(("counted", "rests"), [(0, False), (MUCH - 1, False), (MUCH, True)])
+def test_a_turn_that_counted_little_is_not_followed_by_a_rest(
+    counted: int, rests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = resting(1_000_000_000, counted)
     slept: list[float] = []
-    mine, far = socket.socketpair()
-    loop.add_reader(mine, lambda: mine.recv(1))
-    after = threading.Timer(0.05, far.send, [b"x"])
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "sleep", slept.append)
-        after.start()
-        loop.run_once(5_000_000_000)  # asleep until it comes
-        loop.run_once(1)
-        assert not slept
-        far.send(b"x")
-        loop.run_once(1_000_000)
-        loop.run_once(1_000_000)
-        assert slept, "it was there at once"
-    after.join()
+    loop.call_soon(lambda: spin_cpu(1_000_000))
+    loop.run_once(0)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    loop.run_once(1)
+    assert bool(slept) is rests
     loop.close()
-    mine.close()
-    far.close()
 
 
 def test_after_a_sleep_what_is_polled_comes_before_the_reader_that_ended_it(loop: Loop) -> None:

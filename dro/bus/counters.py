@@ -50,6 +50,7 @@ class CounterPage:
         """All slots as u64, general ones first; a write above 2^64 - 1 is a ValueError."""
         self._general = self.slots[: self.general_slots]
         self._copies = [self._cells[at : at + self.general_slots] for at in (end, end + self.general_slots)]
+        self._counted = 0
         self._written: Any = None if self.slots.readonly else self.slots  # of its own type in the compiled form
 
     @classmethod
@@ -128,15 +129,21 @@ class CounterPage:
         slots = self._written
         slots[slot] = (slots[slot] + count) & _MASK
         slots[slot + 1] = (slots[slot + 1] + nbytes) & _MASK
+        self._counted += count
 
     def set(self, slot: int, value: int) -> None:
         self.slots[slot] = value & MASK
 
-    def publish(self) -> None:
-        """Let readers see the slots as they are now. No other process may write to the page."""
+    def publish(self) -> int:
+        """Let readers see the slots as they are now. No other process may write to the page.
+
+        Returns how much was added with a size since the last call.
+        """
+        counted, self._counted = self._counted, 0
         count = self._cells[_PUBLISHED] + 1
         self._copies[count % COPIES][:] = self._general
         self._cells[_PUBLISHED] = count
+        return counted
 
     def snapshot(self) -> list[int]:
         """The general slots as they were published last; all zero before the first time.
