@@ -182,14 +182,15 @@ class ProxySources:
         self._advertised_ns = self._loop.now_ns()
 
     def can_deliver(self, now_ns: int) -> bool:
-        """Tell whether all have been advertised and their sessions have receivers, or these seem not to come."""
+        """Tell whether their sessions have receivers, or all have been advertised and receivers seem not to come."""
         self._is_awaited = is_waiting = self._is_waiting or self._context.own.has_silent
         sessions = self._egress.sessions()
-        heard = sum(session.is_heard(self._advertised_ns, now_ns) for session in sessions)
+        since_ns = now_ns if is_waiting else self._advertised_ns  # before that, only sessions that go on are heard
+        heard = sum(session.is_heard(since_ns, now_ns) for session in sessions)
         if heard != self._heard:
             self._heard, self._joined_ns = heard, now_ns
         quiet_ns = now_ns - max(self._advertised_ns, self._joined_ns)
-        return not is_waiting and (heard == len(sessions) or quiet_ns >= JOINING_NS)
+        return heard == len(sessions) or (not is_waiting and quiet_ns >= JOINING_NS)
 
     def feed(self, worker: int, seen: SourceSeen, *, is_beside: bool = False) -> None:
         found = self.by_otid.get(seen.otid)

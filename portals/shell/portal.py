@@ -143,7 +143,7 @@ class PortalShell:
         ctx.loop.call_later(CHECK_NS, self._check_relearnt)
         ctx.loop.call_later(GIVE_BACK_NS, self._give_back)
         if ctx.goes_on:
-            ctx.loop.call_later(KNOWN_NS, self._forward_again)
+            ctx.loop.call_later(KNOWN_NS, self._forward_late)
             ctx.loop.call_later(LOOK_NS, self._report_again)
 
     # the bus
@@ -369,6 +369,13 @@ class PortalShell:
         """Say whether the proxy sources that siblings fed in a former incarnation of this portal are open."""
         up = self._siblings_up()
         return bool(up) and self.engine.is_quiet and self._readable.issuperset(up)
+
+    def _forward_late(self) -> None:
+        """Wait no longer for siblings; but for what is being joined, as data of it would be lost."""
+        if self._is_rejoining and self._ctx.loop.now_ns() < self._deliver_ns:
+            self._ctx.loop.call_later(LOOK_NS, self._forward_late)
+        else:
+            self._forward_again()
 
     def _forward_again(self) -> None:
         if not self._forwards_again:

@@ -20,7 +20,8 @@ class Cycle:
 
 @pytest.mark.parametrize("nbytes", [0, 2 * WORTH_BYTES])
 def test_all_is_swept_when_a_child_finds_that_it_is_worth_it(nbytes: int) -> None:
-    gc.unfreeze()  # other tests may have left something
+    gc.unfreeze()
+    gc.collect()  # other tests may have left something
     stepper = Stepper()
     collector = CycleCollector(stepper.loop)
     collector.start()

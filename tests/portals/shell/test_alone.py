@@ -457,7 +457,7 @@ def test_a_sibling_that_is_down_feeds_nothing_and_is_remembered_for_three_second
     assert alone.core.next_deadline() == held_until_ns == alone.now_ns + s(3)
     alone.stepper.settle()
     with pytest.raises(ValueError, match="released"):
-        alone.worker.rings[0].copy(0, 1)
+        bytes(alone.worker.rings[0].queues)
     page = alone.worker.counters
     assert page[Slot.FORWARDED] == page[Slot.DROPPED_DELETED] == 2, "what it had announced is read to the end"
     alone.handed(2)
