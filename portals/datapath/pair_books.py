@@ -9,6 +9,7 @@ from dro.bus.counters import CounterPage
 from dro.metrics.slots import DROP_SLOTS, PairSlot, Slot
 
 NOTHING_AGAIN: Final = (0, 0)
+_ACCOUNTED, _QUEUED = int(PairSlot.ACCOUNTED), int(PairSlot.QUEUED)  # their bytes follow
 
 
 def books_of(page: CounterPage, worker: int, again: Sequence[int] = NOTHING_AGAIN) -> tuple[int, int]:
@@ -17,10 +18,8 @@ def books_of(page: CounterPage, worker: int, again: Sequence[int] = NOTHING_AGAI
     `again`: what was accounted for and comes once more.
     """
     base = page.pair(worker)
-    return (
-        page[base + PairSlot.ACCOUNTED] + page[base + PairSlot.QUEUED] - again[0],
-        page[base + PairSlot.ACCOUNTED_BYTES] + page[base + PairSlot.QUEUED_BYTES] - again[1],
-    )
+    accounted, queued = base + _ACCOUNTED, base + _QUEUED
+    return page[accounted] + page[queued] - again[0], page[accounted + 1] + page[queued + 1] - again[1]
 
 
 def settle_restart(page: CounterPage, waited: Callable[[int], tuple[int, int]]) -> None:
