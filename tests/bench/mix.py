@@ -167,6 +167,7 @@ def ratios(results: dict[str, list[Measured]], figure: Figure) -> dict[str, list
 
     for upper, lower in (
         (("mixed", "LBT-RM"), ("naive",)),
+        (("mixed", "LBT-RM"), ("NATS",)),
         (("mixed", "TCP"), ("NATS",)),
         (("steady", "LBT-RM"), ("naive",)),
         (("steady", "TCP"), ("NATS",)),

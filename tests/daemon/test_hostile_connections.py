@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from dro.bus.cycle_collector import own_bytes
+from dro.bus.cycle_search import own_bytes
 from tests.network.test_fuzzed_links import greeting
 from tests.rigs.loaded import Loaded
 from tests.rigs.network import Plan

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from dro.bus.cycle_collector import own_bytes
+from dro.bus.cycle_search import own_bytes
 from supervisor.tools.ctl.main import main
 from tests.rigs.effort import IS_LONG
 from tests.rigs.flow import DUPLICATES, MISSING, RECEIVED, Board

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from dro.bus.cycle_collector import own_bytes
+from dro.bus.cycle_search import own_bytes
 from dro.bus.descriptors import DescriptorReader
 from dro.bus.messages import PeerDown
 from dro.clock import NS_PER_MS
