@@ -32,6 +32,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "reload": (),
     "resolvers": (),
     "route_tables": (),
+    "instructions": ("--messages", "300"),
     "access": (),
     "log": (),
     "monitor": ("--rounds", "3"),

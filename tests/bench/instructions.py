@@ -14,6 +14,7 @@ import ctypes
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -176,6 +177,10 @@ def main() -> None:
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N that cost most")
     parser.add_argument("--inclusive", action="store_true", help="show them with what they call")
     arguments = parser.parse_args()
+    for tool in ("valgrind", "gcc"):
+        if shutil.which(tool) is None:
+            print(f"instructions: {tool} is not installed: nothing is measured")
+            return None
     print("steps:", compiled_steps.form())
     for transport in arguments.transports:
         with tempfile.TemporaryDirectory() as name:
