@@ -7,9 +7,13 @@ import logging
 import os
 import random
 import socket
+import sys
+import termios
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from fcntl import ioctl
 
 import pytest
 
@@ -32,6 +36,9 @@ from tests.fakes.runs import send_run
 LOOPBACK = "127.0.0.1"
 BEGAN = s(5)
 SESSION = 0xA1B2C3D4
+
+
+ARRIVAL_S = 0.5  # what a full receive buffer keeps back does not come
 
 
 class Listener(socket.socket):
@@ -106,9 +113,15 @@ class Source:
     def turn(self, to_ns: int | None = None) -> None:
         if to_ns is not None:
             self.clock.time_ns = to_ns
-        idle = 0
+        idle, deadline = 0, time.monotonic() + ARRIVAL_S
         while idle < 3:
-            idle = 0 if self.loop.run_once(0) else idle + 1
+            is_awaited = self._is_on_the_way() and time.monotonic() < deadline
+            idle = 0 if self.loop.run_once(0) or is_awaited else idle + 1
+
+    def _is_on_the_way(self) -> bool:
+        """Whether the kernel has yet to hand over something that an end has sent."""
+        ends = [end for end in self.ends if end.fileno() >= 0]
+        return any(int.from_bytes(ioctl(end, termios.TIOCOUTQ, bytes(4)), sys.byteorder) for end in ends)
 
     def read(self, sock: socket.socket) -> bytes:
         """All that comes; the loop turns."""
