@@ -8,7 +8,6 @@ variables that Python itself reads, closed standard streams, what is loaded when
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import io
@@ -94,9 +93,13 @@ class Image:
         return pid, status
 
 
-@functools.cache
-def _image(_owner: int) -> Image:
-    return Image()
+_images: dict[int, Image] = {}  # by owner, and no cache of a function: the fuzzer empties those
+
+
+def _image(owner: int) -> Image:
+    if owner not in _images:
+        _images[owner] = Image()
+    return _images[owner]
 
 
 def prepare() -> None:
