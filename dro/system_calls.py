@@ -1,7 +1,7 @@
-"""What the data path asks of the system for each message, and copies of memory: the plain form.
+"""Call the system for each message, and copy memory: the plain form of what the data path has in C.
 
-Compiled steps have the same in C (`dro/c_calls.pxd`), as a call by `ctypes` or of a method of a memory view costs more
-than what it does.
+Compiled steps have the same functions from `dro/system_calls.pxd`, as a call by `ctypes` or of a method of a memory
+view costs more than what it does.
 """
 
 from __future__ import annotations

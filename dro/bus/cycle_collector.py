@@ -60,7 +60,7 @@ class CycleCollector:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """What there is now stays, and is not looked at: a worker that goes on has much by then."""
+        """Keep what there is now, unseen: a worker that goes on has much by then."""
         gc.freeze()
         self._note_swept()
         self._used_ns = time.process_time_ns()

@@ -20,7 +20,7 @@ from dro.loop import Loop
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _OBJECT_BYTES: Final = 64
-"""Of an object in a cycle at least; small ones do not give their memory back to the system."""
+"""Counts for each object in a cycle: small ones do not give their memory back to the system."""
 _REAP_NS: Final = s(1)
 _ANSWER_BYTES: Final = 8
 

@@ -30,6 +30,25 @@ def test_the_next_process_finds_the_newest_value_of_each_number(tmp_path: Path) 
     values.close()
 
 
+def test_what_is_noted_already_is_not_written_again(tmp_path: Path) -> None:
+    values = KeptValues(tmp_path, "values")
+    values.put(1, b"same")
+    values.put(2, b"old")
+    values = reopened(tmp_path, values)
+    size = (tmp_path / "values.1").stat().st_size
+    values.put(1, b"same")
+    values.put(2, b"new")
+    assert (tmp_path / "values.1").stat().st_size == size
+    values.put(1, b"other")
+    values.put(1, b"same")
+    values = reopened(tmp_path, values)
+    assert values.former == {1: b"same", 2: b"new"}
+    values.put(1, b"")
+    values = reopened(tmp_path, values)
+    assert values.former == {2: b"new"}
+    values.close()
+
+
 @pytest.mark.parametrize("left", range(1, 22))
 def test_a_record_that_was_not_written_whole_is_as_if_it_was_not_written(tmp_path: Path, left: int) -> None:
     values = KeptValues(tmp_path, "values")
