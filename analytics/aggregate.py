@@ -1,175 +1,146 @@
 """Run `tnwgd-aggregate`: make silver and gold tables from the samples of a history, those whose files changed alone.
 
-DIR/silver/<table>/day=<day>/dro=<dro>     growth of each counter by minute; what was up; where the next day begins
-DIR/gold/<table>/day=<day>                 sums by hour and day
+DIR/silver/record/day=<day>/dro=<dro>      what was read of a day of a DRO, and where the next day begins
+DIR/silver/<table>/day=<day>/dro=<dro>     samples of several files of a day that goes on
+DIR/gold/<table>/day=<day>                 sums by hour and day, losses, what was up
 DIR/gold/<table>                           what lasts longer than a day
-DIR/gold/state.json                        which files these were made of
+DIR/gold/manifest                          which of these files hold, and what they were made of
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
-import json
-import os
-import shutil
+import pickle
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, pairwise
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from analytics import episodes, gold
-from analytics.files import Contents, HistoryError, Part, contents, parts_of, replace_text
-from analytics.schemas import add_schema, schema_of
+from analytics import episodes
+from analytics.errors import HistoryError
+from analytics.files import Part, parts_of
+from analytics.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of
 from analytics.session import positive, run
-from analytics.silver import PART, Day, Work, made_days, make
-from analytics.sums import kept_of
-from analytics.views import Tables, tables_of
+from analytics.silver import TABLES, Day, MadeDay, Work, make
+from analytics.stores import Store, read_rows, unique
+from analytics.views import tables_of
 
 CHUNK: Final = 200
 """Days of DROs that one job takes at most, unless one day has more."""
 WRITERS: Final = 4
-TABLES: Final = ("portal", "dro", "pair")
 Partition = tuple[str, str]  # day, DRO
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Tells what a run has made: partitions of silver and days of gold, and files that were left out."""
+    """Tells what a run has made: days of DROs, days of gold, and files that were left out."""
 
     partitions: int
     days: int
     left_out: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Print:
-    """Identifies what a day of a DRO was made of, and what it has left to the next one."""
-
-    files: str
-    before: str = ""
-    end: str = ""
-
-
-class State:
-    """Remembers what a history's tables were made of."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "gold/state.json"
-        self.prints: dict[Partition, Print] = {}
-        self.is_lasting_due = False  # days were made, and not yet what lasts longer
-        if self._path.exists():
-            try:
-                told = json.loads(self._path.read_text())
-                self.is_lasting_due = bool(told["is_lasting_due"])
-                prints = told["prints"].items()
-                self.prints = {(day, dro): Print(*of) for day, dros in prints for dro, of in dros.items()}
-            except (ValueError, LookupError, TypeError, AttributeError):
-                raise HistoryError(f"{self._path} is broken: remove it, and all tables are made anew") from None
-
-    def touched(self, files: Mapping[Partition, str], before: Mapping[Partition, Partition]) -> set[Partition]:
-        """Find the days whose files have changed, or the end of the day before them."""
-        nothing = Print("")
-        found = set()
-        for where, of in files.items():
-            known = self.prints.get(where, nothing)
-            begun = self.prints.get(before[where], nothing).end if where in before else ""
-            if known.files != of or known.before != begun:
-                found.add(where)
-        return found
-
-    def save(self) -> None:
-        prints: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
-        for (day, dro), found in sorted(self.prints.items()):
-            prints[day][dro] = astuple(found)
-        replace_text(self._path, json.dumps({"is_lasting_due": self.is_lasting_due, "prints": prints}))
-
-
 def prints_of(parts: Iterable[Part]) -> dict[Partition, str]:
     """Make for each day and DRO a text that changes when one of its files does."""
     found: dict[Partition, list[str]] = defaultdict(list)
     for part in parts:
-        found[part.day, part.dro].append(f"{Path(part.path).name}:{part.size}:{part.mtime_ns}")
+        found[part.day, part.dro].append(f"{part.path}:{part.size}:{part.mtime_ns}")
     return {where: hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()[:32] for where, files in found.items()}
 
 
+class _Days:
+    """The days of all DROs: their files, what was made of them, and which have to be made."""
+
+    def __init__(self, store: Store, manifests: Manifests) -> None:
+        self.manifests = manifests
+        found = {table: parts_of(store, table) for table in TABLES}
+        self._parts: dict[Partition, dict[str, list[Part]]] = defaultdict(lambda: {table: [] for table in TABLES})
+        for table, parts in found.items():
+            for part in parts:
+                self._parts[part.day, part.dro][table].append(part)
+        self._files = prints_of(part for parts in found.values() for part in parts)
+        made = {(day, dro) for day, of in manifests.days().items() for dro in of.dros}
+        by_dro: dict[str, list[str]] = defaultdict(list)
+        for day, dro in sorted({*self._files, *made}):
+            by_dro[dro].append(day)
+        self._before = {(day, dro): (earlier, dro) for dro, of in by_dro.items() for earlier, day in pairwise(of)}
+        self._last = {dro: of[-1] for dro, of in by_dro.items()}
+
+    def known(self, where: Partition | None) -> DroDay:
+        """Give what was made of a day of a DRO."""
+        found = self.manifests.of.get(where[0]) if where else None
+        return found.dros.get(where[1], DroDay("")) if found and where else DroDay("")
+
+    def touched(self) -> set[Partition]:
+        """Find the days whose files have changed, or the end of the day before them."""
+        return {
+            where for where, files in self._files.items()
+            if (known := self.known(where)).files != files or known.before != self.known(self._before.get(where)).end
+        }  # fmt: skip
+
+    def works(self, store: Store, chunk: Iterable[Partition], keeps_minutes: bool) -> list[Work]:
+        """Share out days: those of a DRO are one work, since a day begins where the one before has ended."""
+        of_dro: dict[str, list[Day]] = defaultdict(list)
+        for where in sorted(chunk):
+            day, dro = where
+            earlier = self.known(self._before.get(where))
+            of_dro[dro].append(
+                Day(day, self._parts[where], self.known(where).record, earlier.record, day == self._last[dro])
+            )
+        return [Work(store, dro, days, keeps_minutes) for dro, days in of_dro.items()]
+
+    def remade(self, made: MadeDay) -> DroDay:
+        """Tell what a day of a DRO is made of from now on."""
+        return DroDay(self._files[made.day, made.dro], made.begun, made.end, made.record, tuple(made.merged))
+
+
 def aggregate(
-    spark: SparkSession, history: Path, on_progress: Callable[[int, int], object] = lambda n, of: None
+    spark: SparkSession,
+    history: Store,
+    on_progress: Callable[[int, int], object] = lambda n, of: None,
+    *,
+    keeps_minutes: bool = False,
 ) -> RunSummary:
-    """Bring silver and gold up to date. `on_progress`: partitions done, and of how many. Raises: HistoryError."""
-    if not history.is_dir():
-        raise HistoryError(f"{history}: no directory of a history")
-    with _alone(history / "gold"):
-        return _aggregate(spark, history, on_progress)
+    """Bring silver and gold up to date. `on_progress`: days of DROs done, and of how many. Raises: HistoryError."""
+    if not history.there():
+        raise HistoryError(f"{history.shown()}: no directory of a history")
+    with alone(history):
+        return _aggregate(spark, history, on_progress, keeps_minutes)
 
 
-@contextmanager
-def _alone(gold: Path) -> Iterator[None]:
-    """Keep other runs out, and remove what one that was killed has left. Raises: HistoryError."""
-    gold.mkdir(exist_ok=True)
-    lock = os.open(gold / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for left in gold.glob("*/.spark-staging-*"):
-            shutil.rmtree(left)
-        for left in gold.with_name("silver").glob(f"*/*/*/.{PART}.*"):
-            left.unlink()
-        yield
-    except BlockingIOError:
-        raise HistoryError(f"{gold}: another run makes these tables; wait for its end") from None
-    finally:
-        os.close(lock)
-
-
-def _aggregate(spark: SparkSession, history: Path, on_progress: Callable[[int, int], object]) -> RunSummary:
+def _aggregate(
+    spark: SparkSession, store: Store, on_progress: Callable[[int, int], object], keeps_minutes: bool
+) -> RunSummary:
     left_out: list[str] = []
-    parts = {table: parts_of(history, table) for table in TABLES}
-    files = prints_of(part for of_table in parts.values() for part in of_table)
-    state = State(history)
-    made = made_days(history)
-    before = _days_before({*files, *made})
-    for where in files.keys() - (made & made_days(history, "minute")):  # it was removed
-        state.prints.pop(where, None)
+    manifests = Manifests(store)
+    days = _Days(store, manifests)
     done: list[Partition] = []
-    while touched := state.touched(files, before):
+    while touched := days.touched():
         chunk = _chunk(touched)
-        here = {table: [p for p in of_table if (p.day, p.dro) in chunk] for table, of_table in parts.items()}
-        found = {table: contents(of_table, table, left_out.append) for table, of_table in here.items()}
-        ends = _silver(spark, history, _works(history, chunk, found, before), left_out.append)
-        _gold(spark, history, {day for day, _ in chunk})
-        state.prints |= {where: Print(files[where], end=ends[where]) for where in chunk}
-        for where in chunk & before.keys():
-            begun = state.prints.get(before[where], Print("")).end
-            state.prints[where] = replace(state.prints[where], before=begun)
-        state.is_lasting_due = True
-        state.save()
+        by_day: dict[str, list[MadeDay]] = defaultdict(list)
+        for made in _made(spark, days.works(store, chunk, keeps_minutes)):
+            left_out += made.left_out
+            if made.error:
+                raise HistoryError(made.error)
+            by_day[made.day].append(made)
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(partial(_commit, store, days), by_day.values()))
         done += chunk
         on_progress(len(done), len(done) + len(touched - chunk))
-    if state.is_lasting_due:
-        _lasting(tables_of(spark, history), history)
-        state.is_lasting_due = False
-        state.save()
+    _lasting(spark, store, manifests)
     return RunSummary(len(done), len({day for day, _ in done}), tuple(left_out))
-
-
-def _days_before(there: Iterable[Partition]) -> dict[Partition, Partition]:
-    """Find for each day of a DRO the one before it."""
-    days: dict[str, list[str]] = defaultdict(list)
-    for day, dro in sorted(there):
-        days[dro].append(day)
-    return {(day, dro): (earlier, dro) for dro, of in days.items() for earlier, day in pairwise(of)}
 
 
 def _chunk(touched: Iterable[Partition]) -> set[Partition]:
@@ -183,117 +154,100 @@ def _chunk(touched: Iterable[Partition]) -> set[Partition]:
     return found
 
 
-def _works(
-    history: Path, chunk: Iterable[Partition], found: Mapping[str, Contents], before: Mapping[Partition, Partition]
-) -> list[Work]:
-    """Share out days of DROs: those of a DRO are one work, since a day begins where the one before has ended."""
-    parts: dict[tuple[str, str, str], list[Part]] = defaultdict(list)
-    for table, of_table in found.items():
-        for part in of_table.parts:
-            parts[part.day, part.dro, table].append(part)
-    of_dro: dict[str, list[Day]] = defaultdict(list)
-    for day, dro in sorted(chunk):
-        earlier, _ = before.get((day, dro), ("", dro))
-        of_dro[dro].append(Day(day, earlier, {table: parts[day, dro, table] for table in TABLES}))
-    kept = {table: kept_of(table, of_table.columns) for table, of_table in found.items()}
-    return [Work(history.absolute(), dro, of, kept) for dro, of in of_dro.items()]
+def _made(spark: SparkSession, works: Sequence[Work]) -> Iterator[MadeDay]:
+    """Do works, each in a task of Spark."""
+
+    do = F.udf(lambda nth: pickle.dumps(make(works[nth])), T.BinaryType(), useArrow=False)
+    for row in spark.range(0, len(works), 1, len(works)).select(do("id").alias("made")).collect():
+        yield from pickle.loads(row["made"])
 
 
-def _silver(
-    spark: SparkSession, history: Path, works: Sequence[Work], on_bad: Callable[[str], object]
-) -> dict[Partition, str]:
-    """Make silver tables, a task for each work; prints of how the days have ended. Raises: HistoryError."""
-    ends: dict[Partition, str] = {}
-    for work, made in zip(works, spark.sparkContext.parallelize(works, len(works)).map(make).collect(), strict=True):
-        for line in made.left_out:
-            on_bad(line)
-        if made.error:
-            raise HistoryError(made.error)
-        for table, columns in made.schemas.items():
-            schema = T.StructType(from_arrow_schema(columns).fields)
-            add_schema(history / "silver" / table, schema.add("day", T.StringType()).add("dro", T.StringType()))
-        ends |= {(day, work.dro): end for day, end in made.ends.items()}
-    return ends
+def _commit(store: Store, days: _Days, made: Sequence[MadeDay]) -> None:
+    """Put what was made of a day in the place of what there was of the same DROs, and remove that."""
+    day = made[0].day
+    before = days.manifests.of.get(day, Manifest())
+    now = Manifest(0, dict(before.dros), dict(before.tables))
+    for one in made:
+        now.dros[one.dro] = days.remade(one)
+    changed = {one.dro for one in made if one.tables}
+    rows: dict[str, list[pa.Table]] = defaultdict(list)
+    for one in made:
+        for table, found in one.tables.items():
+            rows[table].append(found.append_column("dro", pa.repeat(one.dro, len(found))))
+    for table, parts in rows.items():
+        now.tables[table] = _table_of_day(store, f"gold/{table}/day={day}", before.tables.get(table), parts, changed)
+    days.manifests.put(day, now)
+    held = {of.path for of in now.tables.values()}
+    held |= {path for of in now.dros.values() for path in (of.record, *of.merged)}
+    folders = {f"gold/{table}/day={day}" for table in now.tables}
+    folders |= {f"silver/{table}/day={day}" for table in (*TABLES, "record", "minute")}
+    store.remove(one.path for folder in folders for one in store.objects(folder) if one.path not in held)
 
 
-def _gold(spark: SparkSession, history: Path, days: Iterable[str]) -> None:
-    """Make hours and days of the days."""
-    minutes, pairs = (_of_days(spark, history / "silver" / name, days) for name in ("minute", "pair"))
-    if minutes is None:
+def _table_of_day(
+    store: Store, folder: str, before: TableFile | None, parts: Iterable[pa.Table], changed: Iterable[str]
+) -> TableFile:
+    """Write a table of a day: `parts`, and of the one before the rows of DROs that have not changed."""
+    parts = list(parts)
+    if before and before.path:
+        parts.append(_without(read_rows(store, before.path), changed))
+    rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
+    columns = {**(before.columns if before else {}), **columns_of(rows.schema)}
+    return TableFile(_put(store, folder, rows), columns)
+
+
+def _without(rows: pa.Table, dros: Iterable[str]) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["dro"], pa.array(list(dros), pa.string()))))
+
+
+def _put(store: Store, folder: str, rows: pa.Table) -> str:
+    """Write rows to a file of a name that no other one has; where it is. No rows need none."""
+    if not len(rows):
+        return ""
+    path = f"{folder}/{unique('part', folder.encode())}.parquet"
+    store.put_rows(path, rows)
+    return path
+
+
+def _lasting(spark: SparkSession, store: Store, manifests: Manifests) -> None:
+    """Make the tables of what lasts longer than a day, from the small ones of all days, when one has changed."""
+    numbers = {day: of.number for day, of in manifests.days().items()}
+    before = manifests.of.get(LASTING, Manifest())
+    if numbers == before.days:
         return
-    made = [(gold.losses(minutes), "loss_minute", "minute")]
-    made += [(gold.rolled(minutes, ("dro", "portal"), step), step, step) for step in gold.STEPS]
-    if pairs is not None:
-        handed = gold.rolled(pairs, ("dro", "portal", "to_portal"), "hour")
-        leads = gold.rolled(minutes, ("dro", "portal"), "hour")
-        made.append((gold.domains(handed, leads, "hour"), "domain_hour", "hour"))
-    _at_once(lambda one: _write(one[0], history / "gold" / one[1], one[2]), made)
-
-
-def _lasting(tables: Tables, history: Path) -> None:
-    """Make the tables of what lasts longer than a day, from the small ones of all days."""
+    tables = tables_of(spark, store)
     losses = tables("loss_minute")
     made = {
         "blocked_episode": episodes.blocked_episodes(losses),
         "topology_event": episodes.topology_events(tables("portal_span"), tables("dro_span"), losses),
     }
-    _at_once(lambda one: _replace(one[1], history / "gold" / one[0], ()), made.items())
 
+    def put(one: tuple[str, DataFrame]) -> tuple[str, TableFile]:
+        rows = one[1].toArrow()
+        return one[0], TableFile(_put(store, f"gold/{one[0]}", rows), columns_of(rows.schema))
 
-def _at_once(write: Callable[[_T], object], tables: Iterable[_T]) -> None:
-    """Write several tables at the same time: most of the time of a small one is Spark's planning."""
     with ThreadPoolExecutor(WRITERS) as pool:
-        for done in [pool.submit(write, one) for one in tables]:
-            done.result()
-
-
-def _of_days(spark: SparkSession, base: Path, days: Iterable[str]) -> DataFrame | None:
-    return _read(spark, base, [path for day in sorted(days) if (path := base / f"day={day}").exists()])
-
-
-def _read(spark: SparkSession, base: Path, paths: Sequence[Path]) -> DataFrame | None:
-    if not paths:
-        return None
-    return spark.read.schema(schema_of(base)).option("basePath", str(base)).parquet(*map(str, paths))
-
-
-def _write(rows: DataFrame, base: Path, step: str) -> None:
-    """Write rows by the days of their steps."""
-    _replace(rows.withColumn("day", F.date_format(step, "yyyy-MM-dd")), base)
-
-
-def _replace(frame: DataFrame, base: Path, by: Sequence[str] = ("day",)) -> None:
-    """Write partitions in the place of those that are there, or without `by` the whole table."""
-    if by:
-        writer = frame.repartition(*by).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-        writer.partitionBy(*by).parquet(str(base))
-    else:
-        frame.coalesce(1).write.mode("overwrite").parquet(str(base))
-    add_schema(base, frame.schema)
+        found = dict(pool.map(put, made.items()))
+    manifests.put(LASTING, Manifest(0, {}, found, numbers))
+    held = {of.path for of in found.values()}
+    store.remove(one.path for table in made for one in store.objects(f"gold/{table}") if one.path not in held)
 
 
 def follow(
     spark: SparkSession,
-    history: Path,
+    history: Store,
     every_s: float,
     on_done: Callable[[RunSummary], object],
-    is_endless: bool = True,
+    *,
+    keeps_minutes: bool = False,
+    pause: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Bring silver and gold up to date whenever there are new files, until the query is stopped; or once.
-
-    Spark's Structured Streaming watches the files; each of its batches does what a run does. Raises: HistoryError.
-    """
-    where = history / "table=portal"
-    if not where.is_dir():
-        raise HistoryError(f"{where} is not there yet: begin when the first samples are written")
-    files = spark.readStream.schema("ts timestamp, day string, dro string").parquet(str(where))
-
-    def made(_batch: DataFrame, _number: int) -> None:
-        on_done(aggregate(spark, history))
-
-    started = files.writeStream.foreachBatch(made).option("checkpointLocation", str(history / "gold/.followed"))
-    every = {"processingTime": f"{every_s} seconds"} if is_endless else {"availableNow": True}
-    started.trigger(**every).start().awaitTermination()
+    """Bring silver and gold up to date again and again, in one session, until `pause` raises. Raises: HistoryError."""
+    while True:
+        done = aggregate(spark, history, keeps_minutes=keeps_minutes)
+        if done.partitions or done.left_out:
+            on_done(done)
+        pause(every_s)
 
 
 def _show_progress(done: int, of: int) -> None:
@@ -303,9 +257,10 @@ def _show_progress(done: int, of: int) -> None:
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-aggregate", description="Aggregate the history of DROs with Spark.")
-    parser.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
+    parser.add_argument("--history", metavar="DIR", type=Store, required=True, help="directory or URI of the history")
     parser.add_argument("--follow", metavar="SECONDS", type=positive, default=0.0,
                         help="go on whenever there are new files, looking so often")  # fmt: skip
+    parser.add_argument("--minutes", action="store_true", help="keep what was counted in each minute as a table, too")
     parser.add_argument("--master", default="", help="of Spark (default local[*], or what spark-submit says)")
     return parser
 
@@ -316,9 +271,8 @@ def main(given: Sequence[str] | None = None) -> int:
 
     def work(spark: SparkSession) -> int:
         if options.follow:
-            follow(spark, options.history, options.follow, _print)
-            return 0
-        done = aggregate(spark, options.history, _show_progress)
+            follow(spark, options.history, options.follow, _print, keeps_minutes=options.minutes)
+        done = aggregate(spark, options.history, _show_progress, keeps_minutes=options.minutes)
         _print(done)
         return 1 if done.left_out else 0
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from analytics.files import ARROW, BROKEN, Part, unreadable
+from analytics.files import ARROW, BROKEN
 from analytics.sums import SummedColumns
 
 Ints = NDArray[np.int64]
@@ -60,10 +60,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Highest:
-    """Holds counters (columns of `values`) as they were highest, for each row of `keys`."""
+    """Holds counters (by the names of columns) as they were highest, for each row of `keys`."""
 
     keys: pa.Table
-    values: Ints
+    values: Mapping[str, Ints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,13 @@ class DaySamples:
     """Holds the samples of a table, a DRO and a day: `rows` in order of scope and time, with gauges.
 
     `counted`: by scope and `step` (of which `width_us` are one, since 1970). `begun`: by scope, at its first sample.
+    `is_whole`: all came with their scope, so that what comes later changes no row of these.
     """
 
     rows: pa.Table
     counted: Highest
     begun: Highest
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +128,50 @@ def begins(*keys: Ints) -> Ints:
     return np.flatnonzero(is_new)
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file to read: what was written, or (`is_merged`) what `merged` made, which has sums of gauges."""
+
+    path: str
+    file: pq.ParquetFile
+    is_merged: bool = False
+
+
 def samples_of(
-    parts: Sequence[Part],
+    sources: Sequence[Source],
+    day: str,
     table: str,
     scope: Scope,
     kept: SummedColumns,
     runs: Sequence[Span] | None,
-    on_bad: Callable[[str], object],
+    on_bad: Callable[[str, Exception], object],
 ) -> DaySamples:
     """Read the files of a table, a DRO and a day. `on_bad` is told of each that is left out: which, and why.
 
     `runs`: those of the DRO, for samples that came without; what none of them has is of a run of 1970. When they are
     not known, such samples are not taken.
     """
-    reader = _Reader(table, scope, kept, runs, {} if table == "dro" else _pages_of(parts))
-    for part in parts:
+    reader = _Reader(day, table, scope, kept, runs, {})
+    bad = _added(reader, sources)
+    if reader.lacks_pages and (pages := _pages_of(sources)):
+        reader = _Reader(day, table, scope, kept, runs, pages)
+        bad = _added(reader, sources)
+    for path, error in bad:
+        on_bad(path, error)
+    return reader.samples()
+
+
+def _added(reader: _Reader, sources: Iterable[Source]) -> list[tuple[str, Exception]]:
+    """Take files; those that cannot be read, and why."""
+    bad: list[tuple[str, Exception]] = []
+    for source in sources:
         try:
-            reader.add(part)
+            reader.add(source)
         except FileNotFoundError:  # retention has removed it
             pass
         except BROKEN as e:
-            on_bad(unreadable(part, e))
-    return reader.samples()
+            bad.append((source.path, e))
+    return bad
 
 
 def spans_of(samples: pa.Table, name: str) -> list[Span]:
@@ -156,14 +180,14 @@ def spans_of(samples: pa.Table, name: str) -> list[Span]:
     return [Span(int(ts[values == one].min()), int(one)) for one in np.unique(values)]
 
 
-def _pages_of(parts: Sequence[Part]) -> dict[str, list[Span]]:
-    """Find when each page of a portal was there, for parts of samples that came without; none if there are none."""
+def _pages_of(sources: Iterable[Source]) -> dict[str, list[Span]]:
+    """Find when each page of a portal was there."""
     found = []
-    for part in parts:
-        with contextlib.suppress(*BROKEN), pq.ParquetFile(part.path) as file:
-            found.append(file.read(columns=["portal", "ts", "page"]))
+    for source in sources:
+        with contextlib.suppress(*BROKEN):
+            found.append(source.file.read(columns=["portal", "ts", "page"], use_threads=False))
     found = [rows for rows in found if len(rows.column_names) == 3]
-    if not any(rows["page"].null_count for rows in found):
+    if not found:
         return {}
     rows = pa.concat_tables(found, promote_options="default").drop_null()
     return {
@@ -177,6 +201,7 @@ class _Reader:
 
     def __init__(
         self,
+        day: str,
         table: str,
         scope: Scope,
         kept: SummedColumns,
@@ -184,29 +209,34 @@ class _Reader:
         pages: Mapping[str, Sequence[Span]],
     ) -> None:
         self._table, self._scope, self._runs, self._pages = table, scope, runs, pages
+        self._begin = int(np.datetime64(day, "us").astype(np.int64))
         self._raw = list(dict.fromkeys(name for names in kept.counters.values() for name in names))
         self._gauges = {**kept.last, **kept.highest}
         self._plain = {**PLAIN[table], **{name: KEY_TYPES[name] for name in ("ts", "seq")}}
         parts = [name for names in self._gauges.values() for name in names]
         plain = {**self._plain, **{name: KEY_TYPES[name] for name in scope.key}}
         self._wanted = {
-            name: ARROW[of] for name, of in {**dict.fromkeys([*self._raw, *parts], "long"), **plain}.items()
+            name: ARROW[of]
+            for name, of in {**dict.fromkeys([*self._raw, *parts, *self._gauges], "long"), **plain}.items()
         }
         self._needed = {"ts"} if table == "dro" else {"ts", *scope.key} - {"run", "page"}
         types = {name: KEY_TYPES[name] for name in scope.key} | self._plain | dict.fromkeys(self._gauges, "long")
         self._nothing = pa.schema({name: ARROW[of] for name, of in types.items()}.items()).empty_table()
         self._reduced: list[DaySamples] = []
         self._waiting: list[pa.Table] = []
+        self._is_whole = True
+        self.lacks_pages = False
 
-    def add(self, part: Part) -> None:
+    def add(self, source: Source) -> None:
         """Take a file, all of it or nothing. Raises: one of BROKEN."""
         reduced: list[DaySamples] = []
         waiting: list[pa.Table] = []
-        with pq.ParquetFile(part.path) as file:
-            names = self._columns(file.schema_arrow)
-            for batch in file.iter_batches(BATCH, columns=names, use_threads=False):
-                waiting.append(self._scoped(batch, part.day))
-                self._reduce(waiting, reduced)
+        names = self._columns(source.file.schema_arrow)
+        for batch in source.file.iter_batches(BATCH, columns=names, use_threads=False):
+            waiting.append(self._scoped(batch))
+            self._reduce(waiting, reduced, source.is_merged)
+        if source.is_merged:
+            self._reduce(waiting, reduced, True, at_least=1)
         self._reduced += reduced
         self._waiting += waiting
         self._reduce(self._waiting, self._reduced)
@@ -228,36 +258,42 @@ class _Reader:
         rows = pa.concat_tables([self._nothing, *(one.rows for one in self._reduced)])
         return DaySamples(
             _each_once(rows, (*key, "ts")),
-            _joined([one.counted for one in self._reduced], (*key, "step"), len(self._raw)),
-            _first(_joined([one.begun for one in self._reduced], (*key, "ts"), len(self._raw)), key),
+            _joined([one.counted for one in self._reduced], (*key, "step")),
+            _first(_joined([one.begun for one in self._reduced], (*key, "ts")), key),
+            self._is_whole,
         )
 
-    def _reduce(self, waiting: list[pa.Table], reduced: list[DaySamples], at_least: int = BATCH) -> None:
+    def _reduce(
+        self, waiting: list[pa.Table], reduced: list[DaySamples], is_merged: bool = False, at_least: int = BATCH
+    ) -> None:
         if sum(map(len, waiting)) >= at_least:
-            reduced.append(self._samples(pa.concat_tables(waiting, promote_options="default").combine_chunks()))
+            rows = pa.concat_tables(waiting, promote_options="default").combine_chunks()
+            reduced.append(self._samples(rows, is_merged))
             waiting.clear()
 
-    def _scoped(self, batch: pa.RecordBatch, day: str) -> pa.Table:
+    def _scoped(self, batch: pa.RecordBatch) -> pa.Table:
         """Fill in the scope of rows that came without, and leave out those of another day, which that day has."""
         rows = pa.Table.from_batches([batch])
         if self._table == "dro":
             rows = _with(rows, "portal", pa.repeat(pa.scalar(""), len(rows)))
+            rows = _with(rows, "page", pa.repeat(pa.scalar(NO_PAGE, pa.int64()), len(rows)))
         page, run = _column(rows, "page", pa.int64()), _column(rows, "run", ARROW["time"])
+        self.lacks_pages |= page.null_count > 0
+        self._is_whole &= page.null_count == run.null_count == 0
         for portal, spans in self._pages.items():
             page = _filled(page, rows, spans, pc.equal(rows["portal"], portal).to_numpy())
         if self._runs is not None:
             run = _filled(run, rows, self._runs, True).fill_null(0)
         rows = _with(_with(rows, "page", page.fill_null(NO_PAGE)), "run", run)
-        begin = int(np.datetime64(day, "us").astype(np.int64))
         ts = codes(rows["ts"])
-        is_ours = (ts >= begin) & (ts < begin + DAY_US)
+        is_ours = (ts >= self._begin) & (ts < self._begin + DAY_US)
         for name in self._scope.key:
             is_ours &= rows[name].is_valid().to_numpy()
         return rows if is_ours.all() else rows.filter(pa.array(is_ours))
 
-    def _samples(self, rows: pa.Table) -> DaySamples:
+    def _samples(self, rows: pa.Table, is_merged: bool) -> DaySamples:
         empty = self._nothing
-        made = {name: _sum(rows, parts) for name, parts in self._gauges.items()}
+        made = {name: _sum(rows, [name] if is_merged else parts) for name, parts in self._gauges.items()}
         for name in empty.column_names:
             if name not in made:
                 made[name] = _column(rows, name, empty.schema.field(name).type)
@@ -265,13 +301,40 @@ class _Reader:
         keys = plain.select([*self._scope.key, "ts"]).append_column(
             "step", pa.array(codes(plain["ts"]) // self._scope.width_us)
         )
-        counters = [counts(_column(rows, name, pa.int64())) for name in self._raw]
+        there = set(rows.column_names)
+        counters = {name: counts(rows[name]) for name in self._raw if name in there}
         order, starts = grouped(keys, (*self._scope.key, "step"))
-        values = [np.maximum.reduceat(column[order], starts) for column in counters]
-        counted = Highest(keys.take(order[starts]).drop_columns("ts"), _matrix(values, len(starts)))
+        is_in_order = bool((order[1:] > order[:-1]).all())
+        values = {
+            name: np.maximum.reduceat(column if is_in_order else column[order], starts)
+            for name, column in counters.items()
+        }
+        counted = Highest(keys.take(order[starts]).drop_columns("ts"), values)
         at = _at_first(keys, self._scope.key)
-        begun = Highest(keys.take(at).drop_columns("step"), _matrix([column[at] for column in counters], len(at)))
+        begun = Highest(keys.take(at).drop_columns("step"), {name: column[at] for name, column in counters.items()})
         return DaySamples(plain, counted, begun)
+
+
+def merged(samples: DaySamples, scope: Scope) -> pa.Table:
+    """Make rows that give the same samples when they are read as a file: with counters where a step has its last sample
+    and where a scope has its first, and sums of gauges."""
+    rows = samples.rows
+    ts = codes(rows["ts"])
+    keys = [codes(rows[name]) for name in scope.key]
+    first = begins(*keys)
+    last = np.append(begins(*keys, ts // scope.width_us)[1:], len(rows)) - 1
+    is_told = np.zeros(len(rows), bool)
+    is_told[first] = is_told[last] = True
+    for name in sorted({*samples.counted.values, *samples.begun.values}):
+        values = np.zeros(len(rows), np.int64)
+        values[first] = _of(samples.begun, name)
+        values[last] = np.maximum(values[last], _of(samples.counted, name))
+        rows = rows.append_column(name, pa.array(values, mask=~is_told))
+    return rows
+
+
+def _of(counted: Highest, name: str) -> Ints:
+    return counted.values.get(name, np.zeros(len(counted.keys), np.int64))
 
 
 def _filled(column: pa.Array, rows: pa.Table, spans: Iterable[Span], where: NDArray[np.bool_] | bool) -> pa.Array:
@@ -298,17 +361,19 @@ def _first(begun: Highest, scope: Sequence[str]) -> Highest:
     if not len(begun.keys):
         return begun
     at = _at_first(begun.keys, scope)
-    return Highest(begun.keys.take(at), begun.values[at])
+    return Highest(begun.keys.take(at), {name: column[at] for name, column in begun.values.items()})
 
 
-def _joined(parts: Sequence[Highest], key: Sequence[str], width: int) -> Highest:
+def _joined(parts: Sequence[Highest], key: Sequence[str]) -> Highest:
     """Make one row of those with the same key."""
     if not parts:
-        return Highest(pa.table({name: pa.array([], pa.int64()) for name in key}), np.zeros((0, width), np.int64))
+        return Highest(pa.table({name: pa.array([], pa.int64()) for name in key}), {})
     keys = pa.concat_tables([one.keys for one in parts])
     order, starts = grouped(keys, key)
-    values = np.concatenate([one.values for one in parts])[order]
-    return Highest(keys.take(order[starts]), np.maximum.reduceat(values, starts, axis=0))
+    values = {}
+    for name in dict.fromkeys(name for one in parts for name in one.values):
+        values[name] = np.maximum.reduceat(np.concatenate([_of(one, name) for one in parts])[order], starts)
+    return Highest(keys.take(order[starts]), values)
 
 
 def _each_once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -341,7 +406,3 @@ def _sum(rows: pa.Table, parts: Sequence[str]) -> pa.Array:
     found = [_column(rows, name, pa.int64()) for name in parts] or [pa.nulls(len(rows), pa.int64())]
     total = reduce(pc.add, (one.fill_null(0) for one in found))
     return pc.if_else(reduce(pc.or_, (one.is_valid() for one in found)), total, pa.scalar(None, pa.int64()))
-
-
-def _matrix(columns: Sequence[Ints], rows: int) -> Ints:
-    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from functools import lru_cache
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from analytics.errors import HistoryError, first_line
+from analytics.stores import Store
 
 VERSION: Final = 1
 """The newest layout that is understood."""
@@ -26,7 +28,9 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
 """Maps the types of columns to those in files."""
 KEPT_FROM: Final = "kept-from"
 """A file with the first day that is kept, where days were removed."""
-READERS: Final = 16
+READERS: Final = 8
+END: Final = 1 << 16
+"""Bytes at the end of a file that tell whether it is another one of the same name and size."""
 BROKEN: Final = (OSError, pa.ArrowException, ValueError, LookupError, ArithmeticError, MemoryError)
 """Lists what readers of Parquet raise when the bytes of a file were changed."""
 
@@ -35,11 +39,15 @@ BROKEN: Final = (OSError, pa.ArrowException, ValueError, LookupError, Arithmetic
 class Part:
     """A Parquet file of one table, one day and one DRO."""
 
-    path: str
+    path: str  # within the store
     day: str  # YYYY-MM-DD, of UTC
     dro: str
     size: int
     mtime_ns: int
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,112 +69,99 @@ class FileColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """The readable files of a table, and all columns that one of them has."""
+class ReadableFile:
+    """A file that was opened: what its columns mean, the names of files that it stands for, and what tells it from
+    another one of its name and size."""
 
-    parts: tuple[Part, ...]
+    part: Part
+    file: pq.ParquetFile
     columns: Mapping[str, FileColumn]
+    replaces: frozenset[str]
+    digest: str
 
 
-class HistoryError(Exception):
-    """Says what is wrong with a history as a whole."""
-
-
-def parts_of(history: Path, table: str) -> list[Part]:
-    """All files of a table that have their names. Raises: HistoryError when there is no such directory."""
-    if not history.is_dir():
-        raise HistoryError(f"{history}: no directory of a history")
-    kept = history / KEPT_FROM
-    first = kept.read_text().strip() if kept.exists() else ""
+def parts_of(store: Store, table: str) -> list[Part]:
+    """Find all files of a table that have their names. Raises: HistoryError when there is no such directory."""
+    if not store.there():
+        raise HistoryError(f"{store.shown()}: no directory of a history")
+    try:
+        first = store.read(KEPT_FROM).decode().strip()
+    except FileNotFoundError:
+        first = ""
     found = []
-    for path in sorted((history / f"table={table}").glob("day=*/dro=*/*.parquet")):
-        if not path.name.startswith("."):
-            told = path.stat()
-            dro = unquote(path.parent.name.removeprefix("dro="))
-            day = path.parent.parent.name.removeprefix("day=")
-            if day >= first:  # of a day that was removed as a whole there is only what came late
-                found.append(Part(str(path), day, dro, told.st_size, told.st_mtime_ns))
+    for one in store.objects(f"table={table}"):
+        match one.path.split("/"):
+            case [_, day, dro, name] if day.startswith("day=") and dro.startswith("dro=") and name.endswith(".parquet"):
+                day, dro = day.removeprefix("day="), unquote(dro.removeprefix("dro="))
+                if day >= first:  # of a day that was removed as a whole there is only what came late
+                    found.append(Part(one.path, day, dro, one.size, one.mtime_ns))
     return found
 
 
-def contents(parts: Iterable[Part], table: str, on_bad: Callable[[str], object]) -> Contents:
-    """Look into all files. `on_bad` is told of each that is left out: which, and why."""
+def opened(store: Store, parts: Iterable[Part], table: str, on_bad: Callable[[str], object]) -> list[ReadableFile]:
+    """Look into files. `on_bad` is told of each that is left out: which, and why. What retention has removed meanwhile
+    is not there."""
     parts = list(parts)
     with ThreadPoolExecutor(READERS) as pool:
-        looked = list(pool.map(lambda part: _look(part, table), parts))
-    good: list[Part] = []
-    columns: dict[str, FileColumn] = {}
-    stale: set[str] = set()  # what stands in another file as well, after a crash
+        looked = list(pool.map(lambda part: _look(store, part, table), parts))
+    good = []
     for part, found in zip(parts, looked, strict=True):
         if isinstance(found, str):
-            on_bad(f"{part.path}: {found}; it is left out")
-            continue
-        good.append(part)
-        columns.update(found.columns)
-        stale |= {str(Path(part.path).with_name(name)) for name in found.replaces}
-    return Contents(tuple(part for part in good if part.path not in stale), columns)
+            on_bad(f"{store.shown(part.path)}: {found}; it is left out")
+        elif found is not None:
+            good.append(found)
+    return good
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that takes the place of another one when it is whole and on the disk. Raises: OSError, which names
-    it."""
-    unnamed = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unnamed.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unnamed.rename(path)
-    except OSError as e:
-        unnamed.unlink(missing_ok=True)
-        raise OSError(e.errno, os.strerror(e.errno or 0), str(path)) from e
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Put a text in the place of a file. Raises: OSError, which names it."""
-    with replacing(path) as file:
-        file.write(text.encode())
-
-
-def unreadable(part: Part, error: Exception) -> str:
+def unreadable(path: str, error: Exception) -> str:
     """Say which file was left out, since its rows cannot be read."""
-    return f"{part.path}: its rows cannot be read ({_first_line(error)}); it is left out"
+    return f"{path}: its rows cannot be read ({first_line(error)}); it is left out"
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    columns: Mapping[str, FileColumn]
-    replaces: Sequence[str]
-
-
-def _look(part: Part, table: str) -> _Found | str:
+def _look(store: Store, part: Part, table: str) -> ReadableFile | str | None:
     """Read the columns of a file, or say what is wrong with it."""
     try:
-        told = pq.read_metadata(part.path)
-        has = told.schema.to_arrow_schema()
-        metadata: Mapping[bytes, bytes] = told.metadata or {}
+        source = store.open(part.path)
+        size = source.size()
+        source.seek(max(0, size - END))
+        digest = hashlib.sha256(source.read()).hexdigest()[:16]
+        file = pq.ParquetFile(source)
+        has: Mapping[str, pa.DataType] = {one.name: one.type for one in file.schema_arrow}
+        metadata: Mapping[bytes, bytes] = file.metadata.metadata or {}
+    except FileNotFoundError:
+        return None
     except BROKEN as e:
-        return f"no whole Parquet file ({_first_line(e)})"
+        return f"no whole Parquet file ({first_line(e)})"
     if META not in metadata:
         return "no file of a history"
     try:
-        about: dict[str, Any] = json.loads(metadata[META])
-        if about["version"] > VERSION:
-            return f"it has layout {about['version']}, and this release knows layout {VERSION}: install a newer one"
-        if about["table"] != table:
-            return f"it is of the table {about['table']}"
-        columns = {name: FileColumn(name, **of) for name, of in about["columns"].items()}
-        kinds = {name: ARROW[column.type] for name, column in columns.items()}
-        replaces = [str(name) for name in json.loads(metadata.get(REPLACES, b"[]"))]
+        version, of_table, columns = _described(metadata[META])
+        replaces = frozenset(str(name) for name in json.loads(metadata.get(REPLACES, b"[]")))
     except (ValueError, LookupError, TypeError, AttributeError):
         return "what it says of its columns cannot be read"
-    for name, kind in kinds.items():
-        if name not in has.names or has.field(name).type != kind:
-            found = str(has.field(name).type) if name in has.names else "not there"
-            return f"its column {name} is {found}, and should be {kind}"
-    return _Found(columns, replaces)
+    if version > VERSION:
+        return f"it has layout {version}, and this release knows layout {VERSION}: install a newer one"
+    if of_table != table:
+        return f"it is of the table {of_table}"
+    for name, column in columns.items():
+        if has.get(name) != ARROW[column.type]:
+            found = str(has.get(name, "not there"))
+            return f"its column {name} is {found}, and should be {ARROW[column.type]}"
+    return ReadableFile(part, file, columns, replaces, digest)
+
+
+@lru_cache(maxsize=256)
+def _described(meta: bytes) -> tuple[int, str, Mapping[str, FileColumn]]:
+    """Read what a file says of itself: the version of its layout, its table, its columns."""
+    about: dict[str, Any] = json.loads(meta)
+    columns = {}
+    for name, of in about["columns"].items() if about["version"] <= VERSION else ():
+        columns[name] = FileColumn(name, **of)
+        ARROW[columns[name].type]  # else a LookupError
+    return about["version"], about["table"], columns
+
+
+def without_replaced(files: Sequence[ReadableFile]) -> list[ReadableFile]:
+    """Leave out the files that another one stands for: both are there after a crash."""
+    stale = {name for file in files for name in file.replaces}
+    return [file for file in files if file.part.name not in stale]

@@ -1,4 +1,4 @@
-"""Makes the silver tables of a DRO, one day after the other: exact growth by minute, what was up, how each day ended.
+"""Makes what is kept of a DRO, one day after the other: its samples merged, growth by minute, where each day ends.
 
 The growth of a minute is the highest value of a counter less the highest before it. So the sum over all minutes is the
 last value less the first, whatever the clock did. What a DRO counts as a whole has an empty portal.
@@ -7,42 +7,49 @@ last value less the first, whatever the clock did. What a DRO counts as a whole 
 from __future__ import annotations
 
 import hashlib
+import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analytics import rolled
 from analytics.bronze import (
     ABOUT,
     HOUR_US,
-    KEY_TYPES,
     MINUTE_US,
     NO_PAGE,
     PAIR,
     PORTAL,
     SECOND_US,
     DaySamples,
+    Highest,
     Ints,
     Scope,
+    Source,
+    Span,
     begins,
     codes,
     counts,
     grouped,
+    merged,
     samples_of,
     spans_of,
 )  # fmt: skip
-from analytics.files import ARROW, BROKEN, HistoryError, Part, replacing
-from analytics.sums import SummedColumns
+from analytics.errors import HistoryError
+from analytics.files import BROKEN, Part, ReadableFile, opened, unreadable, without_replaced
+from analytics.stores import Store, unique
+from analytics.sums import SummedColumns, kept_of
 
-_PORTAL: Final = Scope(PORTAL)
-_PAIR: Final = Scope(PAIR, HOUR_US)
-GROWN: Final = (("minute", "end", _PORTAL, ("portal", "dro")), ("pair", "pair_end", _PAIR, ("pair",)))
-"""Tables of growth, those of where a day has ended, and what they are made of."""
+TABLES: Final = ("dro", "portal", "pair")
+SCOPES: Final[Mapping[str, Scope]] = {"dro": Scope(PORTAL), "portal": Scope(PORTAL), "pair": Scope(PAIR, HOUR_US)}
+GROWN: Final[Mapping[str, Sequence[str]]] = {"minute": ("portal", "dro"), "pair": ("pair",)}
+"""Names what grows, and the tables it is made of."""
 SPANS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "portal": (("portal", "run"), ("up", "portal_type", "dro_id", "adjacent_dro_id")),
     "dro": ((), ("run", "signature", "graph_version", "network_dros", "config_loaded")),
@@ -50,7 +57,6 @@ SPANS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
 """Names what is joined as long as it stays the same: by which columns, and its values; the first one is known."""
 _TIMES: Final = ("minute", "ts_first", "ts_last", "clock_us")
 _NO_CLOCK: Final = -1
-PART: Final = "part.parquet"
 MOST_PER_S: Final = 1 << 40
 """Growth in a second of which no portal is capable: such a value is none of a counter."""
 LIMIT: Final = 3
@@ -60,30 +66,39 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Tells what one day is made of: its files by table, and the day of this DRO before it, if there is one."""
+    """Tells what one day is made of: its files by table; the records of this day and of the one before, if there are;
+    whether it is the last day of the DRO, of which more files come."""
 
     day: str
-    before: str
     parts: Mapping[str, Sequence[Part]]
+    record: str = ""
+    before: str = ""
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tells a task what to make: days of one DRO, in their order."""
+    """Tells a task what to make: days of one DRO, in their order; whether their minutes are kept as a table."""
 
-    history: Path
+    store: Store
     dro: str
     days: Sequence[Day]
-    kept: Mapping[str, SummedColumns]
+    keeps_minutes: bool = False
 
 
 @dataclass(slots=True)
-class Made:
-    """Tells what a task has made: the columns of each table, how each day has ended (a text that changes when that
-    does), what it left out, and what ended it, if so."""
+class MadeDay:
+    """Tells what was made of a day: the paths of its record and of merged samples, how the day before and this one have
+    ended (texts that change when that does), rows for the tables of gold (none where nothing changed), what was left
+    out, and what ended the work."""
 
-    schemas: dict[str, pa.Schema] = field(default_factory=dict)
-    ends: dict[str, str] = field(default_factory=dict)
+    day: str
+    dro: str
+    record: str = ""
+    merged: list[str] = field(default_factory=list)
+    begun: str = ""
+    end: str = ""
+    tables: dict[str, pa.Table] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     error: str = ""
 
@@ -100,72 +115,191 @@ class Seed:
 
 
 Seeds = dict[Key, Seed]
+Known = dict[str, list[Any]]  # by the name of a file its size, mtime_ns and digest
 
 
-def make(work: Work) -> Made:
-    """Make the silver tables of days; what is wrong with the disk is told, not raised."""
-    made = Made()
-    ends: dict[str, Seeds] = {}
-    day_done = ""
-    try:
-        for day in work.days:
-            to = _Writer(work, day.day, made)
-            if day_done != day.before or not day_done:
-                ends = {end: seeds_of(work, day.before, end, scope) for _, end, scope, _ in GROWN}
-            _make_day(work, day, ends, to)
-            made.ends[day.day] = hashlib.sha256(repr(ends).encode()).hexdigest()[:32]
-            day_done = day.day
-    except OSError as e:
-        made.error = f"{e.filename or work.history}: {e.strerror}; nothing is lost: mend it, and run it again"
-    except HistoryError as e:
-        made.error = str(e)
-    return made
+@dataclass(slots=True)
+class DayRecord:
+    """Remembers of a day of a DRO, by table, the files that were read and the one that has all of their samples (empty
+    when they have to be read again); where what grows has ended; and how the day before had (a text).
+    """
+
+    files: dict[str, Known] = field(default_factory=dict)
+    merged: dict[str, str] = field(default_factory=dict)
+    ends: dict[str, Seeds] = field(default_factory=dict)
+    begun: str = ""
+
+    @classmethod
+    def read(cls, store: Store, path: str) -> DayRecord:
+        """Read one, or give an empty one for an empty path. Raises: HistoryError."""
+        if not path:
+            return cls()
+        try:
+            told = json.loads(zlib.decompress(store.read(path)))
+            ends = {
+                name: {tuple(key): Seed(*times, counters) for key, times, counters in seeds}
+                for name, seeds in told["ends"].items()
+            }
+            return cls(dict(told["files"]), dict(told["merged"]), ends, told["begun"])
+        except (OSError, ValueError, zlib.error, LookupError, TypeError, AttributeError) as e:
+            what = f"{store.shown(path)}: it cannot be read ({e})"
+            raise HistoryError(f"{what}; remove silver and gold of the history, and run it again") from e
+
+    def write(self, store: Store, day: str, dro: str) -> str:
+        """Write it; where it is."""
+        ends = {
+            name: [(key, [getattr(seed, time) for time in _TIMES], seed.counters) for key, seed in seeds.items()]
+            for name, seeds in self.ends.items()
+        }
+        told = {"files": self.files, "merged": self.merged, "ends": ends, "begun": self.begun}
+        content = zlib.compress(json.dumps(told).encode())
+        path = f"{folder_of('record', day, dro)}/{unique('record', content)}.json.z"
+        store.put(path, content)
+        return path
+
+    def end(self) -> str:
+        """Give a text that changes when an end does."""
+        told = {
+            name: sorted(
+                (key, *(getattr(seed, time) for time in _TIMES), sorted(seed.counters.items()))
+                for key, seed in seeds.items()
+            )
+            for name, seeds in self.ends.items()
+        }
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:32] if told else ""
 
 
-def _make_day(work: Work, day: Day, ends: dict[str, Seeds], to: _Writer) -> None:
-    dros = samples_of(day.parts["dro"], "dro", _PORTAL, work.kept["dro"], None, to.on_bad)
-    found = {"dro": dros}
-    runs = spans_of(dros.rows, "run")
-    for table, scope in (("portal", _PORTAL), ("pair", _PAIR)):
-        found[table] = samples_of(day.parts[table], table, scope, work.kept[table], runs, to.on_bad)
-    for name, end, scope, tables in GROWN:
-        if name == "minute" or len(found["pair"].rows) or ends[end]:
-            growth = Growth(scope, [(found[table], work.kept[table]) for table in tables], ends[end])
-            to.write(name, growth.grown)
-            to.write(end, growth.end_rows())
-            ends[end] = growth.end
+def folder_of(table: str, day: str, dro: str) -> str:
+    """Name the folder of a DRO and a day in a silver table."""
+    name = "".join(char if ord(char) > 127 else quote(char, safe="") for char in dro)
+    return f"silver/{table}/day={day}/dro={name}"
+
+
+def make(work: Work) -> list[MadeDay]:
+    """Make days; what is wrong with the store is told, not raised, and ends the work."""
+    done: list[MadeDay] = []
+    before: DayRecord | None = None
+    for day in work.days:
+        made = MadeDay(day.day, work.dro)
+        done.append(made)
+        try:
+            if before is None:
+                before = DayRecord.read(work.store, day.before)
+            before = _make_day(work, day, before, made)
+        except HistoryError as e:
+            made.error = str(e)
+            break
+    return done
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Tells what has to be read of a table: `base` has what was read before. `now`: all files that are there."""
+
+    base: str
+    more: list[ReadableFile]
+    now: Known
+    is_changed: bool
+
+
+def _reading(work: Work, day: Day, table: str, known: DayRecord, on_bad: Callable[[str], object]) -> _Reading:
+    """Find the files that bring something: none does that stands for files that were read, such as a joined one."""
+    was, base = known.files.get(table, {}), known.merged.get(table, "")
+    parts = {part.name: part for part in day.parts[table]}
+    new = [part for part in parts.values() if was.get(part.name, [])[:2] != [part.size, part.mtime_ns]]
+    files = without_replaced(opened(work.store, new, table, on_bad))
+    told = {file.part.name: [file.part.size, file.part.mtime_ns, file.digest] for file in files}
+    same = {name for name, of in told.items() if name in was and of[::2] == was[name][::2]}
+    covered = {name for file in files for name in file.replaces}
+    lost = (was.keys() - parts.keys() - covered) | (was.keys() & told.keys() - same)
+    more = [
+        file for file in files if file.part.name not in same and not (file.replaces and file.replaces <= was.keys())
+    ]
+    kept = {name: of for name, of in was.items() if name in parts and name not in covered and name not in lost}
+    if lost or (base and not base.startswith("silver/") and base not in {part.path for part in parts.values()}):
+        base = ""
+    return _Reading(base, more, {**kept, **told}, bool(lost or more))
+
+
+def _make_day(work: Work, day: Day, before: DayRecord, made: MadeDay) -> DayRecord:
+    known, record = DayRecord.read(work.store, day.record), DayRecord(begun=before.end())
+    on_bad = made.left_out.append
+    readings = {table: _reading(work, day, table, known, on_bad) for table in TABLES}
+    if known.begun == record.begun and day.record and not any(reading.is_changed for reading in readings.values()):
+        record.ends = known.ends
+        record.merged = known.merged | {table: reading.base for table, reading in readings.items()}
+        record.files = {table: reading.now for table, reading in readings.items()}
+        return _written(work, day, record, made)
+    found: dict[str, DaySamples] = {}
+    kept: dict[str, SummedColumns] = {}
+    for table, reading in readings.items():
+        runs = None if table == "dro" else spans_of(found["dro"].rows, "run")
+        found[table], kept[table] = _samples(work, day, table, reading, runs, on_bad)
+        record.files[table] = reading.now
+        record.merged[table] = _base_of(work, day, table, reading, found[table])
+    grown = {}
+    for name, tables in GROWN.items():
+        seeds = before.ends.get(name, {})
+        if name == "minute" or len(found["pair"].rows) or seeds:
+            growth = Growth(SCOPES[tables[0]], [(found[table], kept[table]) for table in tables], seeds)
+            grown[name], record.ends[name] = growth.grown, growth.end
+    made.tables = rolled.tables(grown["minute"], grown.get("pair"))
     for table, (by, values) in SPANS.items():
-        to.write(f"{table}_span", spans(found[table].rows, by, values))
+        made.tables[f"{table}_span"] = spans(found[table].rows, by, values)
+    if work.keeps_minutes:
+        record.merged["minute"] = f"{folder_of('minute', day.day, work.dro)}/{unique('part', b'')}.parquet"
+        work.store.put_rows(record.merged["minute"], grown["minute"])
+    return _written(work, day, record, made)
 
 
-class _Writer:
-    """Writes the files of one DRO and day."""
-
-    def __init__(self, work: Work, day: str, made: Made) -> None:
-        self._work, self._day, self._made = work, day, made
-        self.on_bad: Final[Callable[[str], object]] = made.left_out.append
-
-    def write(self, table: str, rows: pa.Table) -> None:
-        """Put rows in the place of those that are there. Raises: OSError."""
-        path = place(self._work.history, table, self._day, self._work.dro) / PART
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            pq.write_table(rows, file, compression="zstd", store_schema=False)
-        self._made.schemas[table] = rows.schema
+def _written(work: Work, day: Day, record: DayRecord, made: MadeDay) -> DayRecord:
+    made.record, made.begun, made.end = record.write(work.store, day.day, work.dro), record.begun, record.end()
+    made.merged = [path for path in record.merged.values() if path.startswith("silver/")]
+    return record
 
 
-def place(history: Path, table: str, day: str, dro: str) -> Path:
-    """Name the directory of a DRO and a day in a silver table."""
-    name = "".join(char if ord(char) > 127 else quote(char, safe="") for char in dro)  # Spark reads %XX as Latin-1
-    return history / "silver" / table / f"day={day}" / f"dro={name.replace('__HIVE', '%5F_HIVE')}"
+def _samples(
+    work: Work, day: Day, table: str, reading: _Reading, runs: Sequence[Span] | None, on_bad: Callable[[str], object]
+) -> tuple[DaySamples, SummedColumns]:
+    """Read what there is of a table, all of it where nothing has what was read before."""
+    sources = []
+    if reading.base:
+        try:
+            sources.append(Source(reading.base, pq.ParquetFile(work.store.open(reading.base)), True))
+        except BROKEN:
+            reading.base = ""
+    files = reading.more
+    if not reading.base and len(files) < len(day.parts[table]):
+        files = without_replaced(opened(work.store, day.parts[table], table, lambda _: None))
+    if not reading.base:
+        reading.now = {file.part.name: [file.part.size, file.part.mtime_ns, file.digest] for file in files}
+    columns = {name: column for file in files for name, column in file.columns.items()}
+    kept = kept_of(table, columns)
+    sources += [Source(file.part.path, file.file) for file in files]
+
+    bad: dict[str, Exception] = {}
+    samples = samples_of(sources, day.day, table, SCOPES[table], kept, runs, bad.__setitem__)
+    if reading.base in bad:
+        reading.base = ""
+        return _samples(work, day, table, reading, runs, on_bad)
+    for path, error in bad.items():
+        reading.now.pop(path.rpartition("/")[2], None)
+        on_bad(unreadable(work.store.shown(path), error))
+    return samples, kept
 
 
-def made_days(history: Path, table: str = "end") -> set[tuple[str, str]]:
-    """Find the days and DROs that a table has."""
-    return {
-        (path.parent.parent.name.removeprefix("day="), unquote(path.parent.name.removeprefix("dro=")))
-        for path in (history / "silver" / table).glob(f"day=*/dro=*/{PART}")
-    }
+def _base_of(work: Work, day: Day, table: str, reading: _Reading, samples: DaySamples) -> str:
+    """Find, or make while the day goes on, the file that has all samples that were read."""
+    if not samples.is_whole or not reading.now:
+        return ""
+    if len(reading.now) == 1:
+        return next((part.path for part in day.parts[table] if part.name in reading.now), "")
+    if not reading.is_changed or not day.goes_on:
+        return reading.base if not reading.is_changed else ""
+    rows = merged(samples, SCOPES[table])
+    path = f"{folder_of(table, day.day, work.dro)}/{unique('part', reading.base.encode())}.parquet"
+    work.store.put_rows(path, rows)
+    return path
 
 
 def steps(samples: DaySamples, scope: Scope, kept: SummedColumns) -> pa.Table:
@@ -189,7 +323,7 @@ def steps(samples: DaySamples, scope: Scope, kept: SummedColumns) -> pa.Table:
     for name in kept.highest:
         highest = _each(np.maximum, codes(rows[name]), starts)
         made[name] = pa.array(highest, mask=highest < 0)
-    made |= {name: pa.array(value) for name, value in _sums(kept, samples.counted.values).items()}
+    made |= {name: pa.array(value) for name, value in _sums(kept, samples.counted).items()}
     return pa.table(made)
 
 
@@ -203,10 +337,12 @@ def _each(of: np.ufunc, values: Ints, starts: Ints) -> Ints:
     return found
 
 
-def _sums(kept: SummedColumns, values: Ints) -> dict[str, Ints]:
+def _sums(kept: SummedColumns, highest: Highest) -> dict[str, Ints]:
     """Add up raw counters: the highest value of a sum is the sum of the highest ones."""
-    at = {name: nth for nth, name in enumerate(dict.fromkeys(n for names in kept.counters.values() for n in names))}
-    return {name: values[:, [at[part] for part in parts]].sum(axis=1) for name, parts in kept.counters.items()}
+    nothing, values = np.zeros(len(highest.keys), np.int64), highest.values
+    return {
+        name: sum((values[part] for part in parts if part in values), nothing) for name, parts in kept.counters.items()
+    }
 
 
 class Growth:
@@ -226,7 +362,7 @@ class Growth:
         self._rows = rows.take(grouped(rows, (*scope.key, "minute"))[0])
         self._begun: Seeds = {}
         for samples, kept in parts:
-            keys, sums = samples.begun.keys, _sums(kept, samples.begun.values)
+            keys, sums = samples.begun.keys, _sums(kept, samples.begun)
             for nth, (key, at) in enumerate(zip(_keys(keys, scope), codes(keys["ts"]).tolist(), strict=True)):
                 self._begun[key] = Seed(0, at, at, _NO_CLOCK, {name: int(of[nth]) for name, of in sums.items()})
         self.end: Final[Seeds] = {}
@@ -269,7 +405,8 @@ class Growth:
             self.end[key] = Seed(
                 int(minute[end - 1]), int(min(first[begin], seed.ts_first if seed else first[begin])),
                 int(max(last[here].max(), seed.ts_last if seed else 0)),
-                int(clock[end - 1]), dict(zip(self._counters, highest[-1].tolist(), strict=True)),
+                int(clock[end - 1]),
+                {name: value for name, value in zip(self._counters, highest[-1].tolist(), strict=True) if value},
             )  # fmt: skip
         others = {n: rows[n] for n in rows.column_names if n != "clock_us" and n not in set(self._counters)}
         grown = {name: pa.array(growth[:, nth]) for nth, name in enumerate(self._counters)}
@@ -300,42 +437,11 @@ class Growth:
             found[int(one)] = min([int(first[run == one].min()), *seeds]), LIMIT * max(float(middle), SECOND_US)
         return found
 
-    def end_rows(self) -> pa.Table:
-        """Give the seeds of the next day as rows."""
-        types = {name: KEY_TYPES[name] for name in self._scope.key}
-        made = {
-            name: pa.array([key[nth] for key in self.end], pa.int64() if of == "time" else ARROW[of]).cast(ARROW[of])
-            for nth, (name, of) in enumerate(types.items())
-        }
-        made |= {name: pa.array([getattr(seed, name) for seed in self.end.values()], pa.int64()) for name in _TIMES}
-        for name in self._counters:
-            made[name] = pa.array([seed.counters.get(name, 0) for seed in self.end.values()], pa.int64())
-        return pa.table(made)
-
 
 def _keys(rows: pa.Table, scope: Scope) -> list[Key]:
     """Give the values of a scope; a run as microseconds."""
     columns = [rows[name].cast(pa.int64()) if name == "run" else rows[name] for name in scope.key]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
-
-
-def seeds_of(work: Work, day: str, table: str, scope: Scope) -> Seeds:
-    """Read what a day has left, if it was made. Raises: HistoryError."""
-    path = place(work.history, table, day, work.dro) / PART
-    if not day or not path.exists():
-        return {}
-    try:
-        with pq.ParquetFile(path) as file:
-            rows = file.read()
-    except BROKEN as e:
-        what = f"{path}: it cannot be read ({str(e).splitlines()[0]})"
-        raise HistoryError(f"{what}; remove {work.history}/silver and gold, and run it again") from e
-    counters = [name for name in rows.column_names if name not in (*scope.key, *_TIMES)]
-    times = rows.select(_TIMES).to_pylist()
-    sums = rows.select(counters).to_pylist()
-    return {
-        key: Seed(**told, counters=counted) for key, told, counted in zip(_keys(rows, scope), times, sums, strict=True)
-    }
 
 
 def spans(rows: pa.Table, by: Sequence[str], values: Sequence[str]) -> pa.Table:

@@ -7,11 +7,16 @@ name: `rtt_us_le_100`, `rtt_us_le_inf`. Raw samples have all counters.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import as_file, files
 from typing import Final
 
-from analytics.files import FileColumn
+import pyarrow.parquet as pq
+
+from analytics.files import META, FileColumn
 
 PREFIXES: Final = ("dro_portal_", "dro_")
 COUNTER, GAUGE, BUCKET = "counter", "gauge", "bucket"
@@ -58,8 +63,19 @@ class SummedColumns:
     highest: dict[str, list[str]] = field(default_factory=dict)
 
 
+@cache
+def columns_of_release(table: str) -> Mapping[str, FileColumn]:
+    """Give the columns that this release writes, of the tables that have many; files may have fewer, and others."""
+    if table not in LAST | HIGHEST:
+        return {}
+    with as_file(files("analytics").joinpath(f"data/{table}.parquet")) as path:
+        about = json.loads(pq.read_schema(path).metadata[META])
+    return {name: FileColumn(name, **of) for name, of in about["columns"].items()}
+
+
 def kept_of(table: str, columns: Mapping[str, FileColumn]) -> SummedColumns:
     """Find the columns of each sum. A counter that no file has is always 0, a gauge is unknown."""
+    columns = {**columns_of_release(table), **columns}
     made: list[dict[str, list[str]]] = [{name: [] for name in of.get(table, ())} for of in (COUNTERS, LAST, HIGHEST)]
     kept = SummedColumns(*made)
     counters = kept.counters

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type
 
 from analytics import gold, trends
-from analytics.schemas import schema_of
+from analytics.errors import HistoryError
+from analytics.manifest import LASTING, TYPES, Manifests
+from analytics.stores import Store, read_rows
 
 Tables = Callable[[str], DataFrame]
 LINE_RATE: Final = 125_000_000.0
 """Bytes a second that a link takes, unless said otherwise: 1 Gbit/s."""
 _DOMAINS: Final = ("dro", "from_domain_id", "from_dro_id", "to_domain_id", "to_dro_id")
-KEPT: Final[Mapping[str, str]] = {
-    name: f"gold/{name}" for name in ("hour", "day", "loss_minute", "domain_hour", "topology_event", "blocked_episode")
-} | {"portal_span": "silver/portal_span", "dro_span": "silver/dro_span"}
-"""Directories of tables in a history."""
+DAILY: Final = ("hour", "day", "loss_minute", "domain_hour", "portal_span", "dro_span")
+LASTS: Final = ("topology_event", "blocked_episode")
 MADE: Final[Mapping[str, Callable[[Tables, float], DataFrame]]] = {
     "portal_hour": lambda of, _: of("hour").where("portal <> ''"),
     "portal_day": lambda of, _: of("day").where("portal <> ''"),
@@ -32,15 +34,52 @@ MADE: Final[Mapping[str, Callable[[Tables, float], DataFrame]]] = {
     "forecast": lambda of, rate: trends.forecasts(of("portal_day"), rate),
     "configuration_change": lambda of, _: trends.before_and_after(of("dro_span"), of("portal_hour")),
 }
+_ENDS: Final = T.ArrayType(
+    T.StructType([T.StructField("dro", T.StringType()), T.StructField("portal", T.StringType())])
+)
 
 
-def tables_of(spark: SparkSession, history: Path, line_rate: float = LINE_RATE) -> Tables:
-    """Give the tables of a history. Raises, when asked for one: HistoryError, it was never aggregated."""
+def tables_of(spark: SparkSession, history: Store, line_rate: float = LINE_RATE) -> Tables:
+    """Give the tables of a history as they are now. Raises, when asked for one: HistoryError, it was never made."""
+    manifests = Manifests(history)
 
     def table(name: str) -> DataFrame:
         if (make := MADE.get(name)) is not None:
             return make(table, line_rate)
-        path = history / KEPT[name]
-        return spark.read.schema(schema_of(path)).parquet(str(path))
+        found = [of.tables[name] for of in manifests.of.values() if name in of.tables]
+        if not found:
+            raise HistoryError(
+                f"{history.shown(f'gold/{name}')} is not there: run `tnwgd-aggregate --history {history.shown()}` first"
+            )
+        columns = {column: kind for one in found for column, kind in one.columns.items()}
+        schema = T.StructType([T.StructField(column, _type(kind)) for column, kind in columns.items()])
+        is_daily = LASTING not in manifests.of or name not in manifests.of[LASTING].tables
+        return _rows(spark, history, name, schema, [one.path for one in found if one.path], is_daily)
 
     return table
+
+
+def _type(kind: str) -> T.DataType:
+    return from_arrow_type(TYPES[kind]) if kind in TYPES else _ENDS
+
+
+def _rows(
+    spark: SparkSession, store: Store, name: str, schema: T.StructType, paths: list[str], is_daily: bool
+) -> DataFrame:
+    """Read files, by Spark where it sees the same disks, otherwise here."""
+    with_day = T.StructType([*schema.fields, *([T.StructField("day", T.StringType())] if is_daily else [])])
+    if not paths:
+        return spark.createDataFrame([], with_day)
+    if store.folder is not None:
+        reader = spark.read.schema(with_day).option("ignoreMissingFiles", "false")
+        reader = reader.option("basePath", str(store.folder / f"gold/{name}"))
+        return reader.parquet(*(str(store.folder / path) for path in paths))
+    parts = []
+    for path in paths:
+        rows = read_rows(store, path)
+        if is_daily:
+            rows = rows.append_column("day", pa.repeat(path.split("day=")[1].split("/")[0], len(rows)))
+        parts.append(rows)
+    return spark.createDataFrame(
+        pa.concat_tables(parts, promote_options="default").select(with_day.fieldNames()), with_day
+    )

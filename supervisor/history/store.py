@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.journal import MAX_RECORD, Journal, records
-from supervisor.history.tables import FIGURES, MAP, schema_of, tables
+from supervisor.history.tables import FIGURES, MAP, parquet_form, schema_of, tables, told_columns
 
 US_PER_S: Final = 1_000_000
 Place = tuple[str, date, str]  # table, day, DRO
@@ -141,8 +141,8 @@ def write_rows(path: Path, table: str, rows: list[dict[str, Any]]) -> None:
     for name in (column.name for column in tables()[table].columns if column.type in (MAP, FIGURES)):
         rows = [{**row, name: list(row[name].items())} for row in rows]
     rows.sort(key=lambda row: (*(str(row.get(name, "")) for name in key), row["ts"]))
-    schema = schema_of(table)
-    write_tables(path, schema, [pa.Table.from_pylist(rows, schema=schema)])
+    content = told_columns(pa.Table.from_pylist(rows, schema=schema_of(table)))
+    write_tables(path, content.schema, [content])
 
 
 def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table]) -> None:
@@ -150,9 +150,7 @@ def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table]) ->
     unnamed = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unnamed.open("wb") as file:
-            plain = schema.remove_metadata()
-            # with 300 columns, what a file says of each is most of it
-            with pq.ParquetWriter(file, plain, compression="zstd", write_statistics=["ts"], store_schema=False) as to:
+            with pq.ParquetWriter(file, schema.remove_metadata(), **parquet_form(schema)) as to:
                 to.add_key_value_metadata(schema.metadata)
                 for content in contents:
                     to.write_table(content)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dro.metrics.slots import PairSlot
 from dro.metrics.table import PORTAL, PREFIX, ROUTE_MANAGER, WORKER, Row, rows
@@ -185,6 +185,38 @@ def _columns(table: str, row: Row, words: str) -> Iterator[tuple[HistoryColumn, 
             yield column(total, COUNTER, f"{row.metric}_sum"), (total_slot,)
         case kind:
             yield column(row.name, kind, row.metric), (row.slot,)
+
+
+def told_columns(rows: pa.Table) -> pa.Table:
+    """Leave out the columns that tell nothing, and what is said of them: counters that are all 0 or unknown, and what
+    else is all unknown, but keys. Readers take such a counter for 0, and anything else for unknown."""
+    import pyarrow.compute as pc
+
+    about = json.loads(rows.schema.metadata[META.encode()])
+    for name, column in about["columns"].copy().items():
+        is_counted = column["kind"] in (COUNTER, BUCKET)
+        if column["kind"] != KEY and not (
+            pc.max(rows[name]).as_py() if is_counted else rows[name].null_count < len(rows)
+        ):
+            del about["columns"][name]
+    told = {META: json.dumps(about, separators=(",", ":"))}
+    return rows.select(list(about["columns"])).replace_schema_metadata(told)
+
+
+def parquet_form(schema: pa.Schema) -> Mapping[str, Any]:
+    """Choose how columns are written, for `ParquetWriter`: whole numbers and times as differences, texts by number."""
+    import pyarrow as pa
+
+    numbers = [field.name for field in schema if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)]
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    maps = [field.name for field in schema if pa.types.is_map(field.type)]
+    return {
+        "compression": "zstd",
+        "use_dictionary": [*texts, *(f"{name}.key_value.key" for name in maps)],
+        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        "write_statistics": ["ts"],  # with 300 columns, what a file says of each is most of it
+        "store_schema": False,
+    }
 
 
 @cache

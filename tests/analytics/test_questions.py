@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-import analytics.aggregate
 from analytics.aggregate import RunSummary, aggregate, follow
 from analytics.files import META
 from analytics.page import text
 from analytics.questions import QUESTIONS
 from analytics.report import gold_of
 from analytics.report import main as report
+from analytics.stores import Store
 from tests.analytics.oracle import Oracle
 from tests.analytics.scenes import US, Row, Scene
 from tests.builders.histories import write
@@ -40,7 +40,7 @@ ASKED: Final[Mapping[str, Callable[[Oracle], list[Row]]]] = {
     "idle-portals": Oracle.idle_portals,
 }  # fmt: skip
 CRASHES: Final = (3, 6) if IS_LONG else (6,)
-"""Writes of gold, in the first day and in the second."""
+"""Writes of the job in this process (tasks of Spark have others), in the first day and in the second."""
 SEEDS: Final = (7, 11, 12) if IS_LONG else (7,)
 BACK_S: Final = 1_729_989_000
 """In the first of the two hours from 2 to 3 of 27 October 2024 in Berlin, at half past."""
@@ -52,29 +52,36 @@ class CrashError(Exception):
     """Stands for the end of the process at this point."""
 
 
+class EndError(Exception):
+    """Ends what would go on for ever."""
+
+
 @contextlib.contextmanager
 def crash_after(writes: int) -> Iterator[None]:
-    """Let a job write so many tables, and end where it begins the next one."""
+    """Let a job write so many objects, and end where it begins the next one."""
     left = itertools.count(writes, -1)
     with pytest.MonkeyPatch.context() as patch:
 
         def replaced(*given: Any) -> None:  # noqa: ANN401  whatever it takes
             if next(left) <= 0:
                 raise CrashError
-            replace(*given)
+            put(*given)
 
-        replace = analytics.aggregate._replace
-        patch.setattr("analytics.aggregate._replace", replaced)
+        put = Store.put
+        patch.setattr(Store, "put", replaced)
         yield
 
 
+def once(_seconds: float) -> None:
+    raise EndError
+
+
 def as_of_another_release(path: Path) -> None:
-    """Write a file again without one column, and with one that this release does not know."""
+    """Write a file again with a column that this release does not know."""
     rows = pq.ParquetFile(path).read()
     about = json.loads(rows.schema.metadata[META])
-    del about["columns"]["interest_patterns_added"]
     about["columns"]["once"] = {"type": "long", "kind": "counter", "metric": "dro_portal_once_total"}
-    rows = rows.drop_columns("interest_patterns_added").append_column("once", pa.array([7] * len(rows), pa.int64()))
+    rows = rows.append_column("once", pa.array([7] * len(rows), pa.int64()))
     pq.write_table(rows.replace_schema_metadata({META: json.dumps(about)}), path)
 
 
@@ -107,11 +114,12 @@ def scene(
         patch.setattr("analytics.aggregate.CHUNK", 1)  # each day begins where the one before was written to have ended
         for writes in CRASHES:
             with crash_after(writes), pytest.raises(CrashError):
-                aggregate(spark, folder)
+                aggregate(spark, Store(str(folder)))
         if IS_LONG:
-            follow(spark, folder, 1, done.append, is_endless=False)
+            done.append(aggregate(spark, Store(str(folder))))
         write(folder, "portal", scene.late, "late")
-        follow(spark, folder, 1, done.append, is_endless=False)
+        with pytest.raises(EndError):
+            follow(spark, Store(str(folder)), 1, done.append, pause=once)
     assert all(one.partitions for one in done)
     [line] = {line for one in done for line in one.left_out}
     assert line.startswith(f"{broken}: its rows cannot be read (")
@@ -123,7 +131,7 @@ def test_an_answer_is_that_of_plain_python(name: str, scene: tuple[Path, Scene],
     folder, made = scene
     wanted = ASKED[name](Oracle(made.rows(), made.tables["dro"]))
     assert wanted, "the scene has something to ask for"
-    told = QUESTIONS[name].answer(gold_of(spark, folder, OPTIONS)).select(*wanted[0])
+    told = QUESTIONS[name].answer(gold_of(spark, Store(str(folder)), OPTIONS)).select(*wanted[0])
     assert same([row.asDict() for row in told.collect()], wanted) == ""
 
 
@@ -141,13 +149,13 @@ def test_what_went_between_portals_is_added_up_by_what_they_lead_to(
         begin = min(found, key=lambda row: row["ts"])
         has_counted = begin["ts"] == first[dro, run] and begin["ts"] - run > Oracle.limit_us
         wanted += max(row["handed"] for row in found) - (begin["handed"] if has_counted else 0)
-    rows = gold_of(spark, folder, OPTIONS)("domain_day").collect()
+    rows = gold_of(spark, Store(str(folder)), OPTIONS)("domain_day").collect()
     assert sum(row["handed"] for row in rows) == wanted
     assert {(row["from_domain_id"] is None, row["to_dro_id"] is None) for row in rows} == {(False, False)}
 
 
 def test_nothing_is_made_anew_when_nothing_has_changed(scene: tuple[Path, Scene], spark: SparkSession) -> None:
-    assert aggregate(spark, scene[0]) == RunSummary(0, 0, ())
+    assert aggregate(spark, Store(str(scene[0]))) == RunSummary(0, 0, ())
 
 
 def same(told: Iterable[Row], wanted: Iterable[Row]) -> str:

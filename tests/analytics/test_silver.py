@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,8 +21,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import analytics.aggregate
-from analytics.files import META, HistoryError
-from analytics.silver import made_days, place
+import analytics.bronze
+from analytics.aggregate import RunSummary
+from analytics.bronze import Source
+from analytics.errors import HistoryError
+from analytics.files import META
+from analytics.silver import make
+from analytics.stores import Store
+from supervisor.history.compact import compact
 from tests.analytics.oracle import SUMS, Oracle
 from tests.analytics.scenes import Row, Scene
 from tests.builders.histories import START_S, write
@@ -31,40 +39,34 @@ KEYS: Final = ("dro", "ts", "portal")
 CASES: Final = 200 if IS_LONG else 4
 
 
-class Tasks:
-    """Does here what Spark does elsewhere."""
-
-    def __init__(self, given: Iterable[Any]) -> None:
-        self._given = given
-
-    def map(self, do: Callable[[Any], Any]) -> Tasks:
-        return Tasks(map(do, self._given))
-
-    def collect(self) -> list[Any]:
-        return list(self._given)
-
-
-HERE: Final[Any] = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=lambda works, _: Tasks(works)))
+LASTING: Final = analytics.aggregate._lasting
+HERE: Final[Any] = None
+"""No Spark: works are done here."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _silver_alone() -> Iterator[None]:
+def _without_spark() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_gold", "_lasting", "tables_of"):
-            patch.setattr(analytics.aggregate, name, lambda *_: None)
+        patch.setattr(analytics.aggregate, "_lasting", lambda *_: None)
+        patch.setattr(analytics.aggregate, "_made", lambda _, works: (day for work in works for day in make(work)))
         yield
+
+
+def aggregate(folder: Path) -> RunSummary:
+    return analytics.aggregate.aggregate(HERE, Store(str(folder)), keeps_minutes=True)
 
 
 def aggregated(folder: Path) -> int:
     """Bring silver up to date; how many days of DROs were made."""
-    return analytics.aggregate.aggregate(HERE, folder).partitions
+    return aggregate(folder).partitions
 
 
 def grown(folder: Path, names: Iterable[str]) -> dict[tuple[str, str, int], Counter[str]]:
     """Sums of what silver has, by DRO, portal and minute."""
     found: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
-    for day, dro in made_days(folder):
-        for row in pq.ParquetFile(place(folder, "minute", day, dro) / "part.parquet").read().to_pylist():
+    for path in folder.glob("silver/minute/*/*/*.parquet"):
+        dro = unquote(path.parent.name.removeprefix("dro="))
+        for row in pq.ParquetFile(path).read().to_pylist():
             found[dro, row["portal"], row["minute"]].update({name: row.get(name) or 0 for name in names})
     return found
 
@@ -153,31 +155,98 @@ def test_a_run_that_ends_early_leaves_no_day_as_it_was(tmp_path: Path, monkeypat
     write(tmp_path, "portal", [sample(day, 10 * (day + 1)) for day in range(3)])
     assert aggregated(tmp_path) == 3
     write(tmp_path, "portal", [sample(0, 15, minute=5)], "late")
-    days = iter("1")
+    put, left = Store.put, [12]
+
+    def ends(store: Store, path: str, content: bytes) -> None:  # on the second day
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        put(store, path, content)
+
     with monkeypatch.context() as patch:
-        patch.setattr(analytics.aggregate, "_gold", lambda *_: next(days))
-        with pytest.raises(StopIteration):  # on the second day
+        patch.setattr(Store, "put", ends)
+        with pytest.raises(KeyboardInterrupt):
             aggregated(tmp_path)
+    assert sent(tmp_path) != {("P", 0): 15, ("P", 1): 5, ("P", 2): 10}
     aggregated(tmp_path)
     assert sent(tmp_path) == {("P", 0): 15, ("P", 1): 5, ("P", 2): 10}
+    of_days = [path.parent for path in tmp_path.glob("gold/hour/*/*")]
+    assert len(of_days) == len(set(of_days)) == 3, "nothing is left of the run that ended early"
 
 
 def test_a_run_that_ends_before_what_lasts_longer_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "portal", [sample(0, 4)])
-    calls: list[str] = []
+    monkeypatch.setattr(analytics.aggregate, "_lasting", LASTING)
 
-    def made(*_: object) -> None:
-        calls.append("made")
-        if len(calls) == 1:
-            raise KeyboardInterrupt
+    def ends(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(analytics.aggregate, "_lasting", made)
+    monkeypatch.setattr(analytics.aggregate, "tables_of", ends)
     with pytest.raises(KeyboardInterrupt):
         aggregated(tmp_path)
-    assert [aggregated(tmp_path), aggregated(tmp_path)] == [0, 0]
-    assert len(calls) == 2
+    with pytest.raises(KeyboardInterrupt):  # although no file has changed
+        aggregated(tmp_path)
+
+
+class Reads:
+    """Counts what is read of files: by the names of those that the daemons wrote."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        add = analytics.bronze._Reader.add
+
+        def added(reader: Any, source: Source) -> None:  # noqa: ANN401  a private class
+            if not source.is_merged:
+                self.names.append(Path(source.path).name)
+            add(reader, source)
+
+        patch.setattr(analytics.bronze._Reader, "add", added)
+
+
+def test_a_new_file_is_read_alone_and_a_joined_one_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for nth in range(3):
+        write(tmp_path, "portal", [sample(0, 10 + nth, minute=nth)], str(nth))
+    assert aggregated(tmp_path) == 1
+    reads = Reads(monkeypatch)
+    write(tmp_path, "portal", [sample(0, 19, minute=7)], "new")
+    assert aggregated(tmp_path) == 1
+    assert reads.names == ["part-new.parquet"]
+    before = grown(tmp_path, ["sent_messages", "samples"])
+    assert sum(sums["sent_messages"] for sums in before.values()) == 19
+    compact(tmp_path, date(2024, 3, 2))
+    files = sorted(path for path in tmp_path.glob("gold/*/*/*"))
+    aggregated(tmp_path)
+    assert reads.names == ["part-new.parquet"]
+    assert sorted(path for path in tmp_path.glob("gold/*/*/*")) == files, "no table was written"
+    write(tmp_path, "portal", [sample(0, 23, minute=9)], "late")
+    aggregated(tmp_path)
+    assert "part-new.parquet" not in reads.names[1:]
+    assert sent(tmp_path) == {("P", 0): 23}
+
+
+def test_what_is_no_longer_there_or_another_is_not_counted(tmp_path: Path) -> None:
+    for name, value in (("one", 4), ("other", 9)):
+        write(tmp_path, "portal", [sample(0, value, minute=value - 4)], name)
+    aggregated(tmp_path)
+    write(tmp_path, "portal", [sample(0, 7, minute=9)], "other")
+    aggregated(tmp_path)
+    assert sent(tmp_path) == {("P", 0): 7}
+    next(tmp_path.glob("table=portal/*/*/part-other.parquet")).unlink()
+    aggregated(tmp_path)
+    assert sent(tmp_path) == {("P", 0): 4}
+
+
+def test_files_that_were_copied_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("one", 4), ("other", 9)):
+        write(tmp_path, "portal", [sample(0, value, minute=value - 4)], name)
+    aggregated(tmp_path)
+    reads = Reads(monkeypatch)
+    for path in tmp_path.glob("table=portal/*/*/*"):
+        os.utime(path, (1, 1))
+    aggregated(tmp_path)
+    assert reads.names == []
 
 
 def test_a_counter_that_newer_files_lack_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +265,10 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("analytics.silver.pq.write_table", full)
+        patch.setattr("analytics.stores.os.fsync", full)
         with pytest.raises(HistoryError, match=r"minute/.*: No space left on device; nothing"):
             aggregated(tmp_path)
+    assert not list(tmp_path.rglob(".part*"))
     assert aggregated(tmp_path) == 1
 
 
@@ -220,7 +290,7 @@ def test_a_file_that_does_not_say_what_it_has_costs_itself(
     about = json.loads(pq.read_metadata(path).metadata[META]) | {"columns": {}}
     rows = change(pq.ParquetFile(path).read())
     pq.write_table(rows.replace_schema_metadata({META: json.dumps(about)}), path)
-    [line] = analytics.aggregate.aggregate(HERE, tmp_path).left_out
+    [line] = aggregate(tmp_path).left_out
     assert line.startswith(f"{path}: its rows cannot be read (it")
     assert why in line
     assert sent(tmp_path) == {("P", 0): 4}
@@ -233,30 +303,41 @@ def test_no_change_of_bytes_costs_more_than_the_file(tmp_path: Path) -> None:
     whole, chance = path.read_bytes(), random.Random(2)
     for _ in range(12):
         changed = bytearray(whole)
-        for at in (chance.randrange(len(whole) - 20_000), chance.randrange(len(whole))):
+        for at in (chance.randrange(len(whole) // 2), chance.randrange(len(whole))):
             changed[at] ^= chance.randint(1, 255)
         path.write_bytes(changed)
         assert aggregated(tmp_path) == 1
         assert ("P", 0) in sent(tmp_path)
 
 
-def test_an_end_of_a_day_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     write(tmp_path, "portal", [sample(0, 4)])
     aggregated(tmp_path)
-    [path] = tmp_path.glob("silver/end/*/*/part.parquet")
-    path.write_text("no Parquet")
+    [path] = tmp_path.glob("silver/record/*/*/*")
+    path.write_text("no record")
     write(tmp_path, "portal", [sample(1, 5)])
-    with pytest.raises(
-        HistoryError, match=rf"^{path}: it cannot be read .* remove .*/silver and gold, and run it again$"
-    ):
+    with pytest.raises(HistoryError, match=f"^{path}: it cannot be read .* remove silver and gold of the history, and"):
         aggregated(tmp_path)
+
+
+def test_merged_samples_that_cannot_be_read_are_made_anew(tmp_path: Path) -> None:
+    for name, value in (("one", 4), ("other", 9)):
+        write(tmp_path, "portal", [sample(0, value, minute=value - 4)], name)
+    aggregated(tmp_path)
+    [path] = tmp_path.glob("silver/portal/*/*/*")
+    for content in (b"no Parquet", path.read_bytes()[: len(path.read_bytes()) // 3] + bytes(99) + path.read_bytes()):
+        [path] = tmp_path.glob("silver/portal/*/*/*")
+        path.write_bytes(content)
+        write(tmp_path, "portal", [sample(0, 9 + len(content) % 7, minute=11)], f"new-{len(content)}")
+        aggregated(tmp_path)
+        assert sent(tmp_path)["P", 0] >= 9
 
 
 def test_a_day_without_rows_that_can_be_read_costs_no_other_dro(tmp_path: Path) -> None:
     write(tmp_path, "portal", [sample(0, 4), {**sample(0, 3), "dro": "B"}])
     [path] = tmp_path.glob("table=portal/*/dro=B/*.parquet")
     path.write_bytes(path.read_bytes()[:-9])
-    done = analytics.aggregate.aggregate(HERE, tmp_path)
+    done = aggregate(tmp_path)
     assert (done.partitions, len(done.left_out)) == (2, 1)
     assert sent(tmp_path) == {("P", 0): 4}
 
@@ -276,33 +357,34 @@ def test_what_no_counter_can_grow_is_not_added(tmp_path: Path) -> None:
     assert sent(tmp_path) == {("P", 0): 7}
 
 
-def test_silver_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+def test_silver_that_was_removed_is_named(tmp_path: Path) -> None:
     write(tmp_path, "portal", [sample(day, 4 + day) for day in range(2)])
     aggregated(tmp_path)
-    shutil.rmtree(tmp_path / "silver/minute")
-    assert aggregated(tmp_path) == 2
-    assert sum(sent(tmp_path).values()) == 5
+    shutil.rmtree(tmp_path / "silver")
+    assert aggregated(tmp_path) == 0
+    write(tmp_path, "portal", [sample(2, 9)])
+    with pytest.raises(HistoryError, match=r"cannot be read .* remove silver and gold of the history"):
+        aggregated(tmp_path)
+    shutil.rmtree(tmp_path / "gold")
+    assert aggregated(tmp_path) == 3
+    assert sum(sent(tmp_path).values()) == 9
 
 
-def test_a_second_run_is_refused_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+def test_a_second_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "portal", [sample(0, 4)])
     aggregated(tmp_path)
-    left = tmp_path / "gold/hour/.spark-staging-1"
-    left.mkdir(parents=True)
-    with analytics.aggregate._alone(tmp_path / "gold"):
-        assert not left.exists()
-        with pytest.raises(HistoryError, match="gold: another run makes these tables; wait for its end"):
-            aggregated(tmp_path)
+    wanted = pytest.raises(HistoryError, match="gold: another run makes these tables; wait for its end")
+    with analytics.aggregate.alone(Store(str(tmp_path))), wanted:
+        aggregated(tmp_path)
     assert aggregated(tmp_path) == 0
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"is_lasting_due": false, "prints": {"2024-02-29": {"A": [1, 2, 3, 4]}}}']
-)
-def test_a_torn_state_is_named(tmp_path: Path, content: str) -> None:
+def test_a_manifest_that_is_torn_gives_way_to_the_one_before_or_is_named(tmp_path: Path) -> None:
     write(tmp_path, "portal", [sample(0, 4)])
-    (tmp_path / "gold").mkdir()
-    state = tmp_path / "gold/state.json"
-    state.write_text(content)
-    with pytest.raises(HistoryError, match=f"^{state} is broken: remove it, and all tables are made anew$"):
+    aggregated(tmp_path)
+    [path] = tmp_path.glob("gold/manifest/2024*")
+    path.with_name("2024-02-29.2.json").write_bytes(path.read_bytes()[:-9])
+    assert aggregated(tmp_path) == 0
+    path.write_text("{}")
+    with pytest.raises(HistoryError, match=r"2024-02-29.2.json is broken: remove silver and gold, and all tables are"):
         aggregated(tmp_path)
