@@ -40,6 +40,8 @@ from analytics.views import tables_of
 CHUNK: Final = 200
 """Days of DROs that one job takes at most, unless one day has more."""
 WRITERS: Final = 4
+LASTING_OF: Final = ("loss_minute", "portal_span", "dro_span")
+"""Tables of days that those of what lasts longer are made of."""
 Partition = tuple[str, str]  # day, DRO
 
 
@@ -211,9 +213,8 @@ def _put(store: Store, folder: str, rows: pa.Table) -> str:
 
 def _lasting(spark: SparkSession, store: Store, manifests: Manifests) -> None:
     """Make the tables of what lasts longer than a day, from the small ones of all days, when one has changed."""
-    numbers = {day: of.number for day, of in manifests.days().items()}
-    before = manifests.of.get(LASTING, Manifest())
-    if numbers == before.days:
+    paths = {day: [of.tables[table].path for table in LASTING_OF] for day, of in manifests.days().items()}
+    if paths == manifests.of.get(LASTING, Manifest()).days:
         return
     tables = tables_of(spark, store)
     losses = tables("loss_minute")
@@ -228,7 +229,7 @@ def _lasting(spark: SparkSession, store: Store, manifests: Manifests) -> None:
 
     with ThreadPoolExecutor(WRITERS) as pool:
         found = dict(pool.map(put, made.items()))
-    manifests.put(LASTING, Manifest(0, {}, found, numbers))
+    manifests.put(LASTING, Manifest(0, {}, found, paths))
     held = {of.path for of in found.values()}
     store.remove(one.path for table in made for one in store.objects(f"gold/{table}") if one.path not in held)
 

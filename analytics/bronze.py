@@ -121,6 +121,11 @@ def grouped(rows: pa.Table, by: Iterable[str]) -> tuple[Ints, Ints]:
     return order, begins(*(key[order] for key in keys))
 
 
+def taken(rows: pa.Table, order: Ints) -> pa.Table:
+    """Put rows into an order, which most of them are in."""
+    return rows if bool((order[1:] > order[:-1]).all()) and len(order) == len(rows) else rows.take(order)
+
+
 def begins(*keys: Ints) -> Ints:
     """Find where a row differs from the one before in one of the columns."""
     is_new = np.ones(len(keys[0]), bool)
@@ -379,7 +384,7 @@ def _joined(parts: Sequence[Highest], key: Sequence[str]) -> Highest:
 def _each_once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Order rows by their key; those that have the same one are one row, with the last values that are known."""
     order, starts = grouped(rows, key)
-    rows = rows.take(order)
+    rows = taken(rows, order)
     if len(starts) == len(rows):
         return rows
     place = np.arange(len(rows))

@@ -29,6 +29,8 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
 KEPT_FROM: Final = "kept-from"
 """A file with the first day that is kept, where days were removed."""
 READERS: Final = 8
+SMALL: Final = 1 << 18
+"""Bytes of a file that is read at once."""
 END: Final = 1 << 16
 """Bytes at the end of a file that tell whether it is another one of the same name and size."""
 BROKEN: Final = (OSError, pa.ArrowException, ValueError, LookupError, ArithmeticError, MemoryError)
@@ -102,8 +104,9 @@ def opened(store: Store, parts: Iterable[Part], table: str, on_bad: Callable[[st
     """Look into files. `on_bad` is told of each that is left out: which, and why. What retention has removed meanwhile
     is not there."""
     parts = list(parts)
-    with ThreadPoolExecutor(READERS) as pool:
-        looked = list(pool.map(lambda part: _look(store, part, table), parts))
+    with ThreadPoolExecutor(READERS) as pool:  # who waits for another machine waits for several answers at once
+        each = map if store.folder is not None else pool.map
+        looked = list(each(lambda part: _look(store, part, table), parts))
     good = []
     for part, found in zip(parts, looked, strict=True):
         if isinstance(found, str):
@@ -122,10 +125,10 @@ def _look(store: Store, part: Part, table: str) -> ReadableFile | str | None:
     """Read the columns of a file, or say what is wrong with it."""
     try:
         source = store.open(part.path)
-        size = source.size()
-        source.seek(max(0, size - END))
-        digest = hashlib.sha256(source.read()).hexdigest()[:16]
-        file = pq.ParquetFile(source)
+        source.seek(max(0, part.size - SMALL))
+        content = source.read()
+        digest = hashlib.sha256(content[-END:]).hexdigest()[:16]
+        file = pq.ParquetFile(source if part.size > SMALL else pa.BufferReader(content))
         has: Mapping[str, pa.DataType] = {one.name: one.type for one in file.schema_arrow}
         metadata: Mapping[bytes, bytes] = file.metadata.metadata or {}
     except FileNotFoundError:

@@ -38,6 +38,8 @@ DAY_MESSAGES: Final = 40_000_000
 """Messages that a portal receives on an ordinary day."""
 BYTES: Final = 400
 """Size of a message, in the middle."""
+COMPRESSIONS: Final = ("zstd", "lz4")
+"""Of a file that was joined, and of one as a daemon leaves it."""
 RESTART, OUTAGE, FLAPPING, GAP, CLOCK, BURST = 0.03, 0.05, 0.02, 0.05, 0.02, 0.3
 """Chance on a day of a DRO."""
 RTT_BOUNDS: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
@@ -160,7 +162,9 @@ def _write(plan: GeneratorPlan, dro: int, day: int) -> int:
             begin, end = (np.searchsorted(steps, plan.steps * edge // plan.files) for edge in (nth, nth + 1))
             if begin < end:  # else a gap
                 here = [rows.slice(portal * len(steps) + begin, end - begin) for portal in range(len(parts))]
-                write_parquet(str(folder / f"part-generated-{nth}.parquet"), pa.concat_tables(here))
+                write_parquet(
+                    str(folder / f"part-generated-{nth}.parquet"), pa.concat_tables(here), COMPRESSIONS[plan.files > 1]
+                )
     return len(steps) * plan.portals
 
 

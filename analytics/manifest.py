@@ -49,12 +49,12 @@ class DroDay:
 
 @dataclass(slots=True)
 class Manifest:
-    """Tells of a day its DROs and tables; `days`, of what lasts longer: the numbers of those that it was made of."""
+    """Tells of a day its DROs and tables; `days`, of what lasts longer: the files of each day that it was made of."""
 
     number: int = 0
     dros: dict[str, DroDay] = field(default_factory=dict)
     tables: dict[str, TableFile] = field(default_factory=dict)
-    days: dict[str, int] = field(default_factory=dict)
+    days: dict[str, list[str]] = field(default_factory=dict)
 
 
 def columns_of(rows: pa.Schema) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from analytics.bronze import ABOUT, HOUR_US, MINUTE_US, Ints, begins, codes, counts
 from analytics.sums import HIGHEST, LAST
@@ -32,13 +33,25 @@ def sums(columns: Iterable[str]) -> list[str]:
     return [name for name in columns if name not in _NO_SUMS]
 
 
-def tables(minutes: pa.Table, pairs: pa.Table | None) -> dict[str, pa.Table]:
-    """Make the tables of gold of a DRO and a day."""
-    made = {step: rolled(minutes, ("portal",), step) for step in STEPS}
-    made["loss_minute"] = losses(minutes)
-    if pairs is not None:
-        made["domain_hour"] = domains(rolled(pairs, ("portal", "to_portal"), "hour"), made["hour"])
+def tables(grown: Mapping[str, tuple[pa.Table, Sequence[str]]]) -> dict[str, pa.Table]:
+    """Make the tables of gold of a DRO and a day. `grown`: by minute, and of pairs by hour, rows and the names of all
+    counters; those that rows do not have are 0."""
+    minutes, names = grown["minute"]
+    made = {step: _with_zeros(rolled(minutes, ("portal",), step), names) for step in STEPS}
+    made["loss_minute"] = losses(minutes, names)
+    if "pair" in grown:
+        pairs, names = grown["pair"]
+        handed = _with_zeros(rolled(pairs, ("portal", "to_portal"), "hour"), names)
+        made["domain_hour"] = domains(handed, made["hour"])
     return made
+
+
+def _with_zeros(rows: pa.Table, names: Iterable[str]) -> pa.Table:
+    nothing = pa.array(np.zeros(len(rows), np.int64))
+    for name in names:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, nothing)
+    return rows
 
 
 def rolled(minutes: pa.Table, keys: Sequence[str], step: str) -> pa.Table:
@@ -60,11 +73,10 @@ def rolled(minutes: pa.Table, keys: Sequence[str], step: str) -> pa.Table:
     made["covered_us"] = each(np.add, counts(minutes["interval_us"]))
     made["gaps"] = each(np.add, codes(minutes["is_gap"]))
     made["clock_steps"] = each(np.add, codes(minutes["is_clock_step"]))
-    if "received_bytes" in minutes.column_names:
-        sent = counts(minutes["sent_bytes"])
-        made["busiest_minute_bytes"] = each(np.maximum, counts(minutes["received_bytes"]) + sent)
-        made["sent_bytes_p95"] = pa.array([np.quantile(part, HIGH) for part in np.split(sent, starts[1:]) if len(part)],
-                                          pa.float64())  # fmt: skip
+    if "to_portal" not in keys:
+        sent, received = (_counted(minutes, name) for name in ("sent_bytes", "received_bytes"))
+        made["busiest_minute_bytes"] = each(np.maximum, received + sent)
+        made["sent_bytes_p95"] = pa.array(_high(sent, starts))
     for name in _HIGHEST:
         if name in minutes.column_names:
             highest = each(np.maximum, codes(minutes[name]))
@@ -73,11 +85,27 @@ def rolled(minutes: pa.Table, keys: Sequence[str], step: str) -> pa.Table:
     return pa.table(made)
 
 
-def losses(minutes: pa.Table) -> pa.Table:
+def _counted(rows: pa.Table, name: str) -> Ints:
+    return counts(rows[name]) if name in rows.column_names else np.zeros(len(rows), np.int64)
+
+
+def _high(values: Ints, starts: Ints) -> NDArray[np.float64]:
+    """Find what the given share of the values of each group does not exceed, between two values in proportion."""
+    sizes = np.diff(starts, append=len(values))
+    values = values[np.lexsort((values, np.repeat(np.arange(len(starts)), sizes)))].astype(np.float64)
+    place = starts + HIGH * (sizes - 1)
+    low = np.floor(place).astype(np.int64)
+    next_one = np.minimum(low + 1, starts + sizes - 1)
+    found: NDArray[np.float64] = values[low] + (values[next_one] - values[low]) * (place - low)
+    return found
+
+
+def losses(minutes: pa.Table, counters: Iterable[str]) -> pa.Table:
     """Keep the minutes in which a portal lost something, was blocked or started anew."""
-    lost = sum(counts(minutes[name]) for name in LOSSES)
+    lost = sum((_counted(minutes, name) for name in LOSSES), np.zeros(len(minutes), np.int64))
     found = minutes.filter(pa.array(lost > 0)).filter(pc.not_equal(pc.field("portal"), ""))
-    by_reason = [name for name in minutes.column_names if name.startswith(("dropped_messages_", "receive_exception_m"))]
+    by_reason = [name for name in counters if name.startswith(("dropped_messages_", "receive_exception_messages_"))]
+    found = _with_zeros(found, (*LOSSES, *by_reason))
     names = dict.fromkeys((*LOSSES, *by_reason, *_HIGHEST))
     minute = pc.multiply(found["minute"], MINUTE_US).cast(_TIME)
     made: Mapping[str, pa.ChunkedArray] = {name: found[name] for name in ("portal", "ts_last", "interval_us", *names)

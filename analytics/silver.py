@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analytics import rolled
@@ -40,6 +41,7 @@ from analytics.bronze import (
     merged,
     samples_of,
     spans_of,
+    taken,
 )  # fmt: skip
 from analytics.errors import HistoryError
 from analytics.files import BROKEN, Part, ReadableFile, opened, unreadable, without_replaced
@@ -137,7 +139,9 @@ class DayRecord:
         try:
             told = json.loads(zlib.decompress(store.read(path)))
             ends = {
-                name: {tuple(key): Seed(*times, counters) for key, times, counters in seeds}
+                name: {
+                    tuple(key): Seed(**dict(zip(_TIMES, times, strict=True)), counters=of) for key, times, of in seeds
+                }
                 for name, seeds in told["ends"].items()
             }
             return cls(dict(told["files"]), dict(told["merged"]), ends, told["begun"])
@@ -237,18 +241,18 @@ def _make_day(work: Work, day: Day, before: DayRecord, made: MadeDay) -> DayReco
         found[table], kept[table] = _samples(work, day, table, reading, runs, on_bad)
         record.files[table] = reading.now
         record.merged[table] = _base_of(work, day, table, reading, found[table])
-    grown = {}
+    grown: dict[str, Growth] = {}
     for name, tables in GROWN.items():
         seeds = before.ends.get(name, {})
         if name == "minute" or len(found["pair"].rows) or seeds:
             growth = Growth(SCOPES[tables[0]], [(found[table], kept[table]) for table in tables], seeds)
-            grown[name], record.ends[name] = growth.grown, growth.end
-    made.tables = rolled.tables(grown["minute"], grown.get("pair"))
+            grown[name], record.ends[name] = growth, growth.end
+    made.tables = rolled.tables({name: (growth.grown, growth.names) for name, growth in grown.items()})
     for table, (by, values) in SPANS.items():
         made.tables[f"{table}_span"] = spans(found[table].rows, by, values)
     if work.keeps_minutes:
         record.merged["minute"] = f"{folder_of('minute', day.day, work.dro)}/{unique('part', b'')}.parquet"
-        work.store.put_rows(record.merged["minute"], grown["minute"])
+        work.store.put_rows(record.merged["minute"], grown["minute"].grown)
     return _written(work, day, record, made)
 
 
@@ -348,7 +352,8 @@ def _sums(kept: SummedColumns, highest: Highest) -> dict[str, Ints]:
 class Growth:
     """Finds how much each scope has grown in each step, and where it stands at the end of the day.
 
-    `grown`: rows of `steps` with counters as growth since the row before, or since 0, with `interval_us`, and
+    `grown`: rows of `steps` with counters (but those that have always been 0) as growth since the row before, or since
+    0, with `interval_us`, and
     `is_first`, `is_gap` (three sampling intervals without one), `is_clock_step` (it was set by more than a second).
     `end`: the seeds of the next day.
     """
@@ -357,9 +362,12 @@ class Growth:
         self._scope, self._seeds = scope, seeds
         self._run = scope.key.index("run")
         names = [name for _, kept in parts for name in kept.counters]
-        self._counters = list(dict.fromkeys([*names, *(name for seed in seeds.values() for name in seed.counters)]))
+        self.names: Final = list(dict.fromkeys([*names, *(name for seed in seeds.values() for name in seed.counters)]))
         rows = pa.concat_tables([steps(samples, scope, kept) for samples, kept in parts], promote_options="default")
-        self._rows = rows.take(grouped(rows, (*scope.key, "minute"))[0])
+        self._rows = taken(rows, grouped(rows, (*scope.key, "minute"))[0])
+        told = {name for name in self.names if name in rows.column_names and (pc.max(rows[name]).as_py() or 0) > 0}
+        told |= {name for seed in seeds.values() for name in seed.counters}
+        self._counters = [name for name in self.names if name in told]
         self._begun: Seeds = {}
         for samples, kept in parts:
             keys, sums = samples.begun.keys, _sums(kept, samples.begun)
@@ -375,7 +383,8 @@ class Growth:
     def _grow(self) -> pa.Table:
         rows, size = self._rows, len(self._rows)
         nothing = np.zeros(size, np.int64)
-        values = np.stack([counts(rows[n]) if n in rows.column_names else nothing for n in self._counters], axis=1)
+        columns = [counts(rows[n]) if n in rows.column_names else nothing for n in self._counters]
+        values = np.stack(columns, axis=1) if columns else np.zeros((size, 0), np.int64)
         growth = np.zeros_like(values)
         minute, first, last, clock = (codes(rows[name]) for name in _TIMES)
         interval, marks = nothing, {name: np.zeros(size, bool) for name in ("is_first", "is_gap", "is_clock_step")}
@@ -408,7 +417,7 @@ class Growth:
                 int(clock[end - 1]),
                 {name: value for name, value in zip(self._counters, highest[-1].tolist(), strict=True) if value},
             )  # fmt: skip
-        others = {n: rows[n] for n in rows.column_names if n != "clock_us" and n not in set(self._counters)}
+        others = {n: rows[n] for n in rows.column_names if n != "clock_us" and n not in set(self.names)}
         grown = {name: pa.array(growth[:, nth]) for nth, name in enumerate(self._counters)}
         return pa.table(
             others | grown | {"interval_us": pa.array(interval)} | {n: pa.array(m) for n, m in marks.items()}
@@ -447,7 +456,7 @@ def _keys(rows: pa.Table, scope: Scope) -> list[Key]:
 def spans(rows: pa.Table, by: Sequence[str], values: Sequence[str]) -> pa.Table:
     """Join rows, one after another by time, that have the same values: `ts_first`, `ts_last` (us), `samples`."""
     rows = rows.filter(rows[values[0]].is_valid())
-    rows = rows.take(grouped(rows, (*by, "ts"))[0])
+    rows = taken(rows, grouped(rows, (*by, "ts"))[0])
     starts = begins(*(codes(rows[name]) for name in dict.fromkeys((*by, *values))))
     ends = ends_of(starts, len(rows))
     ts = codes(rows["ts"])

@@ -68,7 +68,7 @@ class Store:
         """Tell whether the directory, or any object, is there. Raises: HistoryError."""
         files, base = self._found
         with self._named(""):
-            return files.get_file_info(base).type == fs.FileType.Directory
+            return bool(files.get_file_info(base).type == fs.FileType.Directory)
 
     def objects(self, folder: str) -> Iterator[Stored]:
         """Find all that lie in a folder or deeper, but those whose names begin with a point. Raises: HistoryError."""
@@ -138,11 +138,11 @@ def read_rows(store: Store, path: str) -> pa.Table:
         raise HistoryError(f"{what}; remove silver and gold of the history, and run tnwgd-aggregate again") from e
 
 
-def write_parquet(to: pa.NativeFile | str, rows: pa.Table) -> None:
+def write_parquet(to: pa.NativeFile | str, rows: pa.Table, compression: str = "zstd") -> None:
     """Write whole numbers and times as differences, texts by number."""
     numbers = [field.name for field in rows.schema if field.type in (pa.int64(), pa.timestamp("us", tz="UTC"))]
     form = {
-        "compression": "zstd", "store_schema": False, "write_statistics": ["ts"],
+        "compression": compression, "store_schema": False, "write_statistics": ["ts"],
         "use_dictionary": [field.name for field in rows.schema if field.type == pa.string()],
         "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
     }  # fmt: skip

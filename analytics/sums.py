@@ -66,7 +66,7 @@ class SummedColumns:
 @cache
 def columns_of_release(table: str) -> Mapping[str, FileColumn]:
     """Give the columns that this release writes, of the tables that have many; files may have fewer, and others."""
-    if table not in LAST | HIGHEST:
+    if table not in HIGHEST:
         return {}
     with as_file(files("analytics").joinpath(f"data/{table}.parquet")) as path:
         about = json.loads(pq.read_schema(path).metadata[META])

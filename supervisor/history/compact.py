@@ -119,7 +119,8 @@ def _join(where: Path, done: Compacted, on_bad: Callable[[str], object]) -> None
         names = [path.name for path in schemas]
         told = hashlib.sha256("\n".join(names).encode()).hexdigest()[:24]
         schema = _schema_of(list(schemas.values()), names)
-        write_tables(where / f"{PREFIX}{told}.parquet", schema, _pieces(list(schemas), schema))
+        path = where / f"{PREFIX}{told}.parquet"
+        write_tables(path, schema, _pieces(list(schemas), schema), is_large=True)
         for path in schemas:
             path.unlink()
 

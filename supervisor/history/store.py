@@ -145,12 +145,12 @@ def write_rows(path: Path, table: str, rows: list[dict[str, Any]]) -> None:
     write_tables(path, content.schema, [content])
 
 
-def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table]) -> None:
+def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table], *, is_large: bool = False) -> None:
     """Write a Parquet file that has its name when it is whole and on the disk. Raises: OSError."""
     unnamed = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unnamed.open("wb") as file:
-            with pq.ParquetWriter(file, schema.remove_metadata(), **parquet_form(schema)) as to:
+            with pq.ParquetWriter(file, schema.remove_metadata(), **parquet_form(schema, is_large)) as to:
                 to.add_key_value_metadata(schema.metadata)
                 for content in contents:
                     to.write_table(content)

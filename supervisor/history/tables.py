@@ -203,7 +203,7 @@ def told_columns(rows: pa.Table) -> pa.Table:
     return rows.select(list(about["columns"])).replace_schema_metadata(told)
 
 
-def parquet_form(schema: pa.Schema) -> Mapping[str, Any]:
+def parquet_form(schema: pa.Schema, is_large: bool) -> Mapping[str, Any]:
     """Choose how columns are written, for `ParquetWriter`: whole numbers and times as differences, texts by number."""
     import pyarrow as pa
 
@@ -211,7 +211,7 @@ def parquet_form(schema: pa.Schema) -> Mapping[str, Any]:
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     maps = [field.name for field in schema if pa.types.is_map(field.type)]
     return {
-        "compression": "zstd",
+        "compression": "zstd" if is_large else "lz4",  # which is read twice as fast, where columns are short
         "use_dictionary": [*texts, *(f"{name}.key_value.key" for name in maps)],
         "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         "write_statistics": ["ts"],  # with 300 columns, what a file says of each is most of it

@@ -26,6 +26,7 @@ from analytics.aggregate import RunSummary
 from analytics.bronze import Source
 from analytics.errors import HistoryError
 from analytics.files import META
+from analytics.manifest import alone
 from analytics.silver import make
 from analytics.stores import Store
 from supervisor.history.compact import compact
@@ -374,7 +375,7 @@ def test_a_second_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "portal", [sample(0, 4)])
     aggregated(tmp_path)
     wanted = pytest.raises(HistoryError, match="gold: another run makes these tables; wait for its end")
-    with analytics.aggregate.alone(Store(str(tmp_path))), wanted:
+    with alone(Store(str(tmp_path))), wanted:
         aggregated(tmp_path)
     assert aggregated(tmp_path) == 0
 

@@ -39,6 +39,7 @@ BENCHES: Final[dict[str, tuple[str, ...]]] = {
     "statistics": ("--rounds", "2"),
     "metrics": ("--portals", "20"),
     "umdump": (),
+    "history": ("--rows", "1000000"),
     "operator_stress": ("--seconds", "60"),
     "soak": ("--seconds", "120", "--warm-up", "30"),
 }
