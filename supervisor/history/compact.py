@@ -8,31 +8,23 @@ So a crash at any point loses and doubles nothing, and the next run goes on.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import Final
 
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
-from supervisor.history.store import write_tables
-from supervisor.history.tables import META
+from supervisor.history.parquet import join, joinable
 
 PREFIX: Final = "part-compact-"
-REPLACES: Final = "open_dro.replaces"
+
 _DAY: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
 KEPT_FROM: Final = "kept-from"
 """A file with the first day of the history: what comes late for a day before it is left out."""
-SCRAPED: Final = "prometheus"
-KEY: Final = ("ts", "run", "seq", "source")
 
 
 @dataclass(slots=True)
@@ -99,90 +91,9 @@ def _join(where: Path, done: Compacted, on_bad: Callable[[str], object]) -> None
     """Join the files of one table, day and DRO. Raises: OSError."""
     paths = sorted(path for path in where.glob("*.parquet") if not path.name.startswith("."))
     done.files_before += len(paths)
-    schemas: dict[Path, pa.Schema] = {}
-    for path in paths:
-        try:
-            schema = pq.read_schema(path)
-        except (OSError, pa.ArrowException) as e:
-            on_bad(f"{path}: no whole Parquet file ({str(e).splitlines()[0]}); it is left as it is")
-            continue
-        if META.encode() in (schema.metadata or {}):
-            schemas[path] = schema
-        else:
-            on_bad(f"{path}: no file of a history; it is left as it is")
-    stale = {name for schema in schemas.values() for name in replaced(schema.metadata)}
-    for path in [path for path in schemas if path.name in stale]:  # a crash came before it was removed
-        path.unlink()
-        del schemas[path]
+    schemas = joinable(paths, on_bad)
     done.files_after += min(len(schemas), 1)
     if len(schemas) > 1:
         names = [path.name for path in schemas]
         told = hashlib.sha256("\n".join(names).encode()).hexdigest()[:24]
-        schema = _schema_of(list(schemas.values()), names)
-        path = where / f"{PREFIX}{told}.parquet"
-        write_tables(path, schema, _pieces(list(schemas), schema), is_large=True)
-        for path in schemas:
-            path.unlink()
-
-
-def replaced(metadata: Mapping[bytes, bytes] | None) -> list[str]:
-    """Name the files that a file stands for."""
-    names: list[str] = json.loads((metadata or {}).get(REPLACES.encode(), b"[]"))
-    return names
-
-
-def _schema_of(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Schema:
-    """Collect all columns that one of the files has, and what they mean."""
-    columns: dict[str, Any] = {}
-    about: dict[str, Any] = {}
-    for schema in schemas:
-        about = json.loads(schema.metadata[META.encode()])
-        columns.update(about["columns"])
-    told = {META: json.dumps({**about, "columns": columns}, separators=(",", ":")), REPLACES: json.dumps(names)}
-    return pa.unify_schemas(schemas, promote_options="default").with_metadata(told)
-
-
-def _pieces(paths: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield all rows, by their key and in order of time, each once; a portal, worker, ... at a time."""
-    key = json.loads(schema.metadata[META.encode()]).get("key", [])
-    first = next((name for name in key if pa.types.is_string(schema.field(name).type)), None)
-    if first is None:
-        values: list[str | None] = [None]
-    else:
-        found = [pq.read_table(path, columns=[first], partitioning=None)[first].unique() for path in paths]
-        values = sorted({value for column in found for value in column.to_pylist() if value is not None})
-    for value in values:
-        wanted = None if value is None else [(first, "=", value)]
-        parts = [pq.read_table(path, filters=wanted, partitioning=None) for path in paths]
-        rows = pa.concat_tables([pa.unify_schemas([schema]).empty_table(), *parts], promote_options="default")
-        rows = rows.select(schema.names)
-        is_scraped = pc.fill_null(pc.equal(rows["source"], SCRAPED), False)
-        whole = _once(rows.filter(pc.invert(is_scraped)), [n for n in (*KEY, *key, "page") if n in schema.names])
-        rows = pa.concat_tables([whole, _merged(rows.filter(is_scraped), ["ts", *key])])
-        order = [(name, "ascending") for name in (*key, "ts")]
-        yield rows.take(pc.sort_indices(rows, sort_keys=order)).replace_schema_metadata(schema.metadata)
-
-
-def _numbered(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Count the rows of each key; where the first of them is."""
-    keys = rows.select(key).append_column("row", pa.array(range(rows.num_rows), pa.int64()))
-    return keys.group_by(key, use_threads=False).aggregate([("row", "count"), ("row", "min")])
-
-
-def _once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Take the first row of each key."""
-    return rows.take(_numbered(rows, key)["row_min"])
-
-
-def _merged(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Make one row of those with the same key: a scrape may have come in several requests."""
-    told = _numbered(rows, key)
-    if told.num_rows == rows.num_rows:
-        return rows
-    single = told.filter(pc.equal(told["row_count"], 1))["row_min"]
-    is_single = pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=single)
-    plain = [name for name in rows.column_names if name not in key]
-    several = rows.filter(pc.invert(is_single))
-    merged = several.group_by(key, use_threads=False).aggregate([(name, "max") for name in plain])
-    merged = merged.rename_columns([name if name in key else name.removesuffix("_max") for name in merged.column_names])
-    return pa.concat_tables([rows.take(single), merged.select(rows.column_names).cast(rows.schema)])
+        join(schemas, where / f"{PREFIX}{told}.parquet")

@@ -2,6 +2,7 @@
 
     DIR/journal/<writer>.<number>                 rows that are in no other file yet
     DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>-<number>.parquet
+    DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>+<number>.parquet     several of these, up to that number
 
 A Parquet file gets its name when it is whole and on the disk, and its number is that of its journal, which goes last.
 So a crash at any point leaves each row in one of the two, and what is written again gets the same name.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -21,12 +23,12 @@ from urllib.parse import quote
 
 import msgpack
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.journal import MAX_RECORD, Journal, records
-from supervisor.history.tables import FIGURES, MAP, parquet_form, schema_of, tables, told_columns
+from supervisor.history.parquet import join, joinable, sync, write_tables
+from supervisor.history.tables import FIGURES, MAP, schema_of, tables, told_columns
 
 US_PER_S: Final = 1_000_000
 Place = tuple[str, date, str]  # table, day, DRO
@@ -35,6 +37,8 @@ MAX_NAME: Final = 240
 """Bytes of a name, with what is there as `%XX`."""
 ROLL_BYTES: Final = 8 << 20
 ROLL_S: Final = 600.0
+MANY: Final = 6
+"""Files of a table, a day and a DRO that are joined: those of an hour."""
 
 
 class Store:
@@ -83,7 +87,7 @@ class Store:
             if self._journal is None:
                 self._number = max(self._number + 1, time.time_ns())
                 self._journal = Journal(self._journals / f"{self._writer}.{self._number}")
-                _sync(self._journals)
+                sync(self._journals)
                 self._began_s = self._clock()
             self._journal.append(record)
         except OSError as e:
@@ -122,6 +126,21 @@ class Store:
         for (table, day, dro), rows in merged.items():
             where = partition(self.folder, table, day, dro)
             write_rows(where / f"part-{path.name.replace('.', '-')}.parquet", table, rows)
+            self._join(where)
+
+    def _join(self, where: Path) -> None:
+        """Join the small files of this writer when there are many: readers pay for each. Raises: OSError."""
+        files = {path.name: path for path in where.iterdir()}
+        small = {name for name in files if re.fullmatch(rf"part-{re.escape(self._writer)}-\d+\.parquet", name)}
+        if len(small) < MANY:
+            return
+        own = [
+            path for name, path in sorted(files.items()) if name in small or name.startswith(f"part-{self._writer}+")
+        ]
+        found = {path: schema for path, schema in joinable(own, lambda _: None).items() if path.name in small}
+        if len(found) >= MANY:
+            number = max(found).stem.rpartition("-")[2]
+            join(found, where / f"part-{self._writer}+{number}.parquet")
 
 
 def fits(dro: str) -> bool:
@@ -145,24 +164,6 @@ def write_rows(path: Path, table: str, rows: list[dict[str, Any]]) -> None:
     write_tables(path, content.schema, [content])
 
 
-def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table], *, is_large: bool = False) -> None:
-    """Write a Parquet file that has its name when it is whole and on the disk. Raises: OSError."""
-    unnamed = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unnamed.open("wb") as file:
-            with pq.ParquetWriter(file, schema.remove_metadata(), **parquet_form(schema, is_large)) as to:
-                to.add_key_value_metadata(schema.metadata)
-                for content in contents:
-                    to.write_table(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unnamed.rename(path)
-    except OSError:
-        unnamed.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
-
-
 def _merged(journal: Iterable[bytes]) -> dict[Place, list[dict[str, Any]]]:
     """Merge a journal to rows by file. Parts of a row that came one by one are one row; the last value holds."""
     found: dict[Place, dict[tuple[Any, ...], dict[str, Any]]] = defaultdict(dict)
@@ -181,14 +182,6 @@ def _merged(journal: Iterable[bytes]) -> dict[Place, list[dict[str, Any]]]:
             if row.get("run") is None:
                 row["run"] = runs.get((dro, row["ts"]))
     return {place: list(by_key.values()) for place, by_key in found.items()}
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _refusal(folder: Path, error: OSError) -> ResourceError:

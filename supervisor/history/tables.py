@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dro.metrics.slots import PairSlot
 from dro.metrics.table import PORTAL, PREFIX, ROUTE_MANAGER, WORKER, Row, rows
@@ -201,22 +201,6 @@ def told_columns(rows: pa.Table) -> pa.Table:
             del about["columns"][name]
     told = {META: json.dumps(about, separators=(",", ":"))}
     return rows.select(list(about["columns"])).replace_schema_metadata(told)
-
-
-def parquet_form(schema: pa.Schema, is_large: bool) -> Mapping[str, Any]:
-    """Choose how columns are written, for `ParquetWriter`: whole numbers and times as differences, texts by number."""
-    import pyarrow as pa
-
-    numbers = [field.name for field in schema if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)]
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    maps = [field.name for field in schema if pa.types.is_map(field.type)]
-    return {
-        "compression": "zstd" if is_large else "lz4",  # which is read twice as fast, where columns are short
-        "use_dictionary": [*texts, *(f"{name}.key_value.key" for name in maps)],
-        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-        "write_statistics": ["ts"],  # with 300 columns, what a file says of each is most of it
-        "store_schema": False,
-    }
 
 
 @cache

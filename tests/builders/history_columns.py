@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from supervisor.history.store import write_tables
+from supervisor.history.parquet import write_tables
 from supervisor.history.tables import schema_of
 
 DATA: Final = Path(__file__).parents[2] / "analytics/data"

@@ -14,7 +14,7 @@ import pytest
 
 from dro.errors import ResourceError
 from supervisor.history.journal import Journal, records
-from supervisor.history.store import US_PER_S, Store
+from supervisor.history.store import MANY, US_PER_S, Store
 
 DAY_US = 86_400 * US_PER_S
 MIDNIGHT_US = 20_000 * DAY_US  # 2024-10-04
@@ -152,3 +152,40 @@ def test_what_cannot_be_written_is_told_with_the_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match=f"cannot write the history at {tmp_path}/file"):
         Store(tmp_path / "file", "w")
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("table=portal/*/*/*"))
+
+
+def test_small_files_become_one_each_hour_and_a_crash_in_between_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path, "w")
+    other = Store(tmp_path, "w-1")
+    for nth in range(2 * MANY):
+        store.add("portal", "A", [row(MIDNIGHT_US + nth * 600 * US_PER_S, sent=nth)])
+        store.commit()
+        if nth == MANY - 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "unlink", refuse)
+                with contextlib.suppress(ResourceError):
+                    store.roll()
+        else:
+            store.roll()
+        if nth < MANY - 1:
+            other.add("portal", "A", [row(MIDNIGHT_US + nth * 600 * US_PER_S, "P2", sent=nth)])
+            other.commit()
+            other.roll()
+    names = files_of(tmp_path)
+    assert len([name for name in names if name.startswith("part-w+")]) == 2
+    assert not [name for name in names if name.startswith("part-w-") and not name.startswith("part-w-1-")]
+    assert len([name for name in names if name.startswith("part-w-1-")]) == MANY - 1
+    rows = [found["sent"] or 0 for found in rows_of(tmp_path) if found["portal"] == "P1"]
+    assert sorted(rows) == list(range(2 * MANY))
+    store.close()
+    other.close()
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
