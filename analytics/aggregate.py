@@ -118,15 +118,18 @@ def aggregate(
     """Bring silver and gold up to date. `on_progress`: days of DROs done, and of how many. Raises: HistoryError."""
     if not history.there():
         raise HistoryError(f"{history.shown()}: no directory of a history")
-    with alone(history):
-        return _aggregate(spark, history, on_progress, keeps_minutes)
+    with alone(history) as check:
+        return _aggregate(spark, history, Manifests(history, check), on_progress, keeps_minutes)
 
 
 def _aggregate(
-    spark: SparkSession, store: Store, on_progress: Callable[[int, int], object], keeps_minutes: bool
+    spark: SparkSession,
+    store: Store,
+    manifests: Manifests,
+    on_progress: Callable[[int, int], object],
+    keeps_minutes: bool,
 ) -> RunSummary:
     left_out: list[str] = []
-    manifests = Manifests(store)
     days = _Days(store, manifests)
     done: list[Partition] = []
     while touched := days.touched():

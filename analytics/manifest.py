@@ -10,8 +10,11 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -19,11 +22,14 @@ import pyarrow as pa
 
 from analytics.errors import HistoryError
 from analytics.files import ARROW
-from analytics.stores import Store
+from analytics.stores import Store, unique
 
 FOLDER: Final = "gold/manifest"
 VERSION: Final = 1
 LASTING: Final = "lasting"
+CLAIMS: Final = "gold/claims"
+CLAIM_S: Final = 60.0
+"""How long a job in a store without locks keeps others out after it was killed."""
 TYPES: Final = {**ARROW, "double": pa.float64(), "int": pa.int32()}
 _NAMES: Final = {of: name for name, of in TYPES.items()}
 
@@ -65,9 +71,9 @@ def columns_of(rows: pa.Schema) -> dict[str, str]:
 class Manifests:
     """All manifests of a history, as they are in its store; those who write them are `alone`."""
 
-    def __init__(self, store: Store) -> None:
-        """Read them. Raises: HistoryError."""
-        self._store = store
+    def __init__(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
+        """Read them. `check` raises when they must not be written. Raises: HistoryError."""
+        self._store, self._check = store, check
         self._there: dict[str, list[int]] = {}
         for one in store.objects(FOLDER):
             name, _, number = one.name.removesuffix(".json").rpartition(".")
@@ -96,6 +102,7 @@ class Manifests:
 
     def put(self, name: str, made: Manifest) -> None:
         """Let a manifest hold from now on. Raises: HistoryError."""
+        self._check()
         numbers = self._there.setdefault(name, [])
         made.number = max(numbers, default=0) + 1
         told = {
@@ -129,16 +136,57 @@ def _manifest(number: int, content: bytes, path: str) -> Manifest:
 
 
 @contextmanager
-def alone(store: Store) -> Iterator[None]:
-    """Keep other jobs out. Raises: HistoryError."""
-    folder = store.folder
-    assert folder is not None
+def alone(store: Store) -> Iterator[Callable[[], None]]:
+    """Keep other jobs out; gives what raises when that is no longer sure. Raises: HistoryError."""
+    if (folder := store.folder) is None:
+        with _claimed(store) as check:
+            yield check
+        return
     (folder / "gold").mkdir(exist_ok=True)
     lock = os.open(folder / "gold/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield lambda: None
     except BlockingIOError:
         raise HistoryError(f"{store.shown('gold')}: another run makes these tables; wait for its end") from None
     finally:
         os.close(lock)
+
+
+@contextmanager
+def _claimed(store: Store) -> Iterator[Callable[[], None]]:
+    """Put a claim beside those of others, renewed as long as the job goes on. Who finds another one that is not old
+    withdraws: of two that come at once at least one sees the other."""
+    content = f"{socket.gethostname()} {os.getpid()}".encode()
+    mine, is_over, renewed = f"{CLAIMS}/{unique('claim', content)}", threading.Event(), time.monotonic()
+    store.put(mine, content)
+
+    def renew() -> None:
+        nonlocal renewed
+        while not is_over.wait(CLAIM_S / 4):
+            with suppress(HistoryError):
+                begin = time.monotonic()
+                store.put(mine, content)
+                renewed = begin
+
+    def check() -> None:
+        if time.monotonic() - renewed > CLAIM_S / 2:
+            raise HistoryError(f"{store.shown(mine)} could not be renewed: nothing is lost, run it again")
+
+    thread = threading.Thread(target=renew, daemon=True)
+    try:
+        found = {one.path: one.mtime_ns / 1e9 for one in store.objects(CLAIMS)}
+        now = found.pop(mine, max(found.values(), default=0.0))  # by the clock of the store
+        if others := [path for path, at in found.items() if now - at < CLAIM_S]:
+            raise HistoryError(
+                f"{store.shown(others[0])}: another run makes these tables, or was killed: wait for its end, or"
+                f" {CLAIM_S:g} s"
+            )
+        store.remove(found)
+        thread.start()
+        yield check
+    finally:
+        is_over.set()
+        if thread.ident:
+            thread.join()
+        store.remove([mine])
