@@ -29,12 +29,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from analytics import episodes
-from analytics.errors import HistoryError
 from analytics.files import Part, parts_of
-from analytics.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of
+from analytics.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of, read_rows
 from analytics.session import positive, run
 from analytics.silver import TABLES, Day, MadeDay, Work, make
-from analytics.stores import Store, read_rows, unique
+from analytics.store.errors import HistoryError, of_store
+from analytics.store.objects import ObjectStore, unique
 from analytics.views import tables_of
 
 CHUNK: Final = 200
@@ -65,7 +65,7 @@ def prints_of(parts: Iterable[Part]) -> dict[Partition, str]:
 class _Days:
     """The days of all DROs: their files, what was made of them, and which have to be made."""
 
-    def __init__(self, store: Store, manifests: Manifests) -> None:
+    def __init__(self, store: ObjectStore, manifests: Manifests) -> None:
         self.manifests = manifests
         found = {table: parts_of(store, table) for table in TABLES}
         self._parts: dict[Partition, dict[str, list[Part]]] = defaultdict(lambda: {table: [] for table in TABLES})
@@ -92,7 +92,7 @@ class _Days:
             if (known := self.known(where)).files != files or known.before != self.known(self._before.get(where)).end
         }  # fmt: skip
 
-    def works(self, store: Store, chunk: Iterable[Partition], keeps_minutes: bool) -> list[Work]:
+    def works(self, store: ObjectStore, chunk: Iterable[Partition], keeps_minutes: bool) -> list[Work]:
         """Share out days: those of a DRO are one work, since a day begins where the one before has ended."""
         of_dro: dict[str, list[Day]] = defaultdict(list)
         for where in sorted(chunk):
@@ -110,21 +110,24 @@ class _Days:
 
 def aggregate(
     spark: SparkSession,
-    history: Store,
+    history: ObjectStore,
     on_progress: Callable[[int, int], object] = lambda n, of: None,
     *,
     keeps_minutes: bool = False,
 ) -> RunSummary:
     """Bring silver and gold up to date. `on_progress`: days of DROs done, and of how many. Raises: HistoryError."""
-    if not history.there():
-        raise HistoryError(f"{history.shown()}: no directory of a history")
-    with alone(history) as check:
-        return _aggregate(spark, history, Manifests(history, check), on_progress, keeps_minutes)
+    try:
+        if not history.is_there():
+            raise HistoryError(f"{history.shown()}: no directory of a history")
+        with alone(history) as check:
+            return _aggregate(spark, history, Manifests(history, check), on_progress, keeps_minutes)
+    except OSError as e:
+        raise of_store(e) from e
 
 
 def _aggregate(
     spark: SparkSession,
-    store: Store,
+    store: ObjectStore,
     manifests: Manifests,
     on_progress: Callable[[int, int], object],
     keeps_minutes: bool,
@@ -167,7 +170,7 @@ def _made(spark: SparkSession, works: Sequence[Work]) -> Iterator[MadeDay]:
         yield from pickle.loads(row["made"])
 
 
-def _commit(store: Store, days: _Days, made: Sequence[MadeDay]) -> None:
+def _commit(store: ObjectStore, days: _Days, made: Sequence[MadeDay]) -> None:
     """Put what was made of a day in the place of what there was of the same DROs, and remove that."""
     day = made[0].day
     before = days.manifests.of.get(day, Manifest())
@@ -190,7 +193,7 @@ def _commit(store: Store, days: _Days, made: Sequence[MadeDay]) -> None:
 
 
 def _table_of_day(
-    store: Store, folder: str, before: TableFile | None, parts: Iterable[pa.Table], changed: Iterable[str]
+    store: ObjectStore, folder: str, before: TableFile | None, parts: Iterable[pa.Table], changed: Iterable[str]
 ) -> TableFile:
     """Write a table of a day: `parts`, and of the one before the rows of DROs that have not changed."""
     parts = list(parts)
@@ -205,16 +208,16 @@ def _without(rows: pa.Table, dros: Iterable[str]) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows["dro"], pa.array(list(dros), pa.string()))))
 
 
-def _put(store: Store, folder: str, rows: pa.Table) -> str:
+def _put(store: ObjectStore, folder: str, rows: pa.Table) -> str:
     """Write rows to a file of a name that no other one has; where it is. No rows need none."""
     if not len(rows):
         return ""
     path = f"{folder}/{unique('part', folder.encode())}.parquet"
-    store.put_rows(path, rows)
+    store.put_rows(path, rows.schema, [rows])
     return path
 
 
-def _lasting(spark: SparkSession, store: Store, manifests: Manifests) -> None:
+def _lasting(spark: SparkSession, store: ObjectStore, manifests: Manifests) -> None:
     """Make the tables of what lasts longer than a day, from the small ones of all days, when one has changed."""
     paths = {day: [of.tables[table].path for table in LASTING_OF] for day, of in manifests.days().items()}
     if paths == manifests.of.get(LASTING, Manifest()).days:
@@ -239,7 +242,7 @@ def _lasting(spark: SparkSession, store: Store, manifests: Manifests) -> None:
 
 def follow(
     spark: SparkSession,
-    history: Store,
+    history: ObjectStore,
     every_s: float,
     on_done: Callable[[RunSummary], object],
     *,
@@ -261,7 +264,9 @@ def _show_progress(done: int, of: int) -> None:
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-aggregate", description="Aggregate the history of DROs with Spark.")
-    parser.add_argument("--history", metavar="DIR", type=Store, required=True, help="directory or URI of the history")
+    parser.add_argument(
+        "--history", metavar="DIR", type=ObjectStore, required=True, help="directory or URI of the history"
+    )
     parser.add_argument("--follow", metavar="SECONDS", type=positive, default=0.0,
                         help="go on whenever there are new files, looking so often")  # fmt: skip
     parser.add_argument("--minutes", action="store_true", help="keep what was counted in each minute as a table, too")

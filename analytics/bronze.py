@@ -134,7 +134,7 @@ def begins(*keys: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SampleFile:
     """A file to read: what was written, or (`is_merged`) what `merged` made, which has sums of gauges."""
 
     path: str
@@ -143,7 +143,7 @@ class Source:
 
 
 def samples_of(
-    sources: Sequence[Source],
+    sources: Sequence[SampleFile],
     day: str,
     table: str,
     scope: Scope,
@@ -166,7 +166,7 @@ def samples_of(
     return reader.samples()
 
 
-def _added(reader: _Reader, sources: Iterable[Source]) -> list[tuple[str, Exception]]:
+def _added(reader: _Reader, sources: Iterable[SampleFile]) -> list[tuple[str, Exception]]:
     """Take files; those that cannot be read, and why."""
     bad: list[tuple[str, Exception]] = []
     for source in sources:
@@ -185,7 +185,7 @@ def spans_of(samples: pa.Table, name: str) -> list[Span]:
     return [Span(int(ts[values == one].min()), int(one)) for one in np.unique(values)]
 
 
-def _pages_of(sources: Iterable[Source]) -> dict[str, list[Span]]:
+def _pages_of(sources: Iterable[SampleFile]) -> dict[str, list[Span]]:
     """Find when each page of a portal was there."""
     found = []
     for source in sources:
@@ -232,7 +232,7 @@ class _Reader:
         self._is_whole = True
         self.lacks_pages = False
 
-    def add(self, source: Source) -> None:
+    def add(self, source: SampleFile) -> None:
         """Take a file, all of it or nothing. Raises: one of BROKEN."""
         reduced: list[DaySamples] = []
         waiting: list[pa.Table] = []

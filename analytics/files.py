@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analytics.errors import HistoryError, first_line
-from analytics.stores import Store
+from analytics.store.errors import HistoryError
+from analytics.store.objects import ObjectStore, first_line
 
 VERSION: Final = 1
 """The newest layout that is understood."""
@@ -82,9 +82,9 @@ class ReadableFile:
     digest: str
 
 
-def parts_of(store: Store, table: str) -> list[Part]:
+def parts_of(store: ObjectStore, table: str) -> list[Part]:
     """Find all files of a table that have their names. Raises: HistoryError when there is no such directory."""
-    if not store.there():
+    if not store.is_there():
         raise HistoryError(f"{store.shown()}: no directory of a history")
     try:
         first = store.read(KEPT_FROM).decode().strip()
@@ -100,7 +100,9 @@ def parts_of(store: Store, table: str) -> list[Part]:
     return found
 
 
-def opened(store: Store, parts: Iterable[Part], table: str, on_bad: Callable[[str], object]) -> list[ReadableFile]:
+def opened(
+    store: ObjectStore, parts: Iterable[Part], table: str, on_bad: Callable[[str], object]
+) -> list[ReadableFile]:
     """Look into files. `on_bad` is told of each that is left out: which, and why. What retention has removed meanwhile
     is not there."""
     parts = list(parts)
@@ -121,7 +123,7 @@ def unreadable(path: str, error: Exception) -> str:
     return f"{path}: its rows cannot be read ({first_line(error)}); it is left out"
 
 
-def _look(store: Store, part: Part, table: str) -> ReadableFile | str | None:
+def _look(store: ObjectStore, part: Part, table: str) -> ReadableFile | str | None:
     """Read the columns of a file, or say what is wrong with it."""
     try:
         source = store.open(part.path)

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from analytics.files import META
 from analytics.session import run
-from analytics.stores import write_parquet
+from analytics.store.objects import write_parquet
 from analytics.sums import BUCKET, COUNTER
 
 FIRST_DAY: Final = date(2024, 1, 1)
@@ -162,9 +162,8 @@ def _write(plan: GeneratorPlan, dro: int, day: int) -> int:
             begin, end = (np.searchsorted(steps, plan.steps * edge // plan.files) for edge in (nth, nth + 1))
             if begin < end:  # else a gap
                 here = [rows.slice(portal * len(steps) + begin, end - begin) for portal in range(len(parts))]
-                write_parquet(
-                    str(folder / f"part-generated-{nth}.parquet"), pa.concat_tables(here), COMPRESSIONS[plan.files > 1]
-                )
+                to = str(folder / f"part-generated-{nth}.parquet")
+                write_parquet(to, rows.schema, [pa.concat_tables(here)], COMPRESSIONS[plan.files > 1])
     return len(steps) * plan.portals
 
 

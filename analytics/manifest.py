@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from analytics.errors import HistoryError
 from analytics.files import ARROW
-from analytics.stores import Store, unique
+from analytics.store.errors import HistoryError
+from analytics.store.objects import ObjectStore, first_line, unique
 
 FOLDER: Final = "gold/manifest"
 VERSION: Final = 1
@@ -71,7 +72,7 @@ def columns_of(rows: pa.Schema) -> dict[str, str]:
 class Manifests:
     """All manifests of a history, as they are in its store; those who write them are `alone`."""
 
-    def __init__(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: ObjectStore, check: Callable[[], None] = lambda: None) -> None:
         """Read them. `check` raises when they must not be written. Raises: HistoryError."""
         self._store, self._check = store, check
         self._there: dict[str, list[int]] = {}
@@ -135,8 +136,19 @@ def _manifest(number: int, content: bytes, path: str) -> Manifest:
     )  # fmt: skip
 
 
+def read_rows(store: ObjectStore, path: str) -> pa.Table:
+    """Read a file of a table that was made. Raises: HistoryError."""
+    try:
+        return pq.ParquetFile(store.open(path)).read()
+    except FileNotFoundError as e:
+        raise HistoryError(f"{store.shown(path)}: the tables were made anew meanwhile; run it again") from e
+    except (OSError, pa.ArrowException) as e:
+        what = f"{store.shown(path)}: it cannot be read ({first_line(e)})"
+        raise HistoryError(f"{what}; remove silver and gold of the history, and run tnwgd-aggregate again") from e
+
+
 @contextmanager
-def alone(store: Store) -> Iterator[Callable[[], None]]:
+def alone(store: ObjectStore) -> Iterator[Callable[[], None]]:
     """Keep other jobs out; gives what raises when that is no longer sure. Raises: HistoryError."""
     if (folder := store.folder) is None:
         with _claimed(store) as check:
@@ -154,7 +166,7 @@ def alone(store: Store) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _claimed(store: Store) -> Iterator[Callable[[], None]]:
+def _claimed(store: ObjectStore) -> Iterator[Callable[[], None]]:
     """Put a claim beside those of others, renewed as long as the job goes on. Who finds another one that is not old
     withdraws: of two that come at once at least one sees the other."""
     content = f"{socket.gethostname()} {os.getpid()}".encode()
@@ -164,7 +176,7 @@ def _claimed(store: Store) -> Iterator[Callable[[], None]]:
     def renew() -> None:
         nonlocal renewed
         while not is_over.wait(CLAIM_S / 4):
-            with suppress(HistoryError):
+            with suppress(OSError):
                 begin = time.monotonic()
                 store.put(mine, content)
                 renewed = begin

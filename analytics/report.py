@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 
 from analytics.questions import QUESTIONS, Gold, totals
 from analytics.session import positive, run
-from analytics.stores import Store
+from analytics.store.objects import ObjectStore
 from analytics.views import LINE_RATE, tables_of
 
 
-def gold_of(spark: SparkSession, history: Store, options: argparse.Namespace) -> Gold:
+def gold_of(spark: SparkSession, history: ObjectStore, options: argparse.Namespace) -> Gold:
     """Give gold tables of the days and DROs that the options ask for. Raises: HistoryError, when one is missing."""
     tables = tables_of(spark, history, options.line_rate)
 
@@ -120,7 +120,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tnwgd-report", description="Answer questions about the history of DROs.")
     names = ["list", "all", *QUESTIONS]
     parser.add_argument("name", metavar="NAME", choices=names, help="a question, or all; `list` names them")
-    parser.add_argument("--history", metavar="DIR", type=Store, help="directory or URI of the history")
+    parser.add_argument("--history", metavar="DIR", type=ObjectStore, help="directory or URI of the history")
     parser.add_argument("--from", dest="start", metavar="DAY", type=_day, help="first day (UTC)")
     parser.add_argument("--to", dest="end", metavar="DAY", type=_day, help="last day")
     parser.add_argument("--dro", metavar="NAME", action="append", help="of these DROs alone")

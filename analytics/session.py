@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from analytics.errors import HistoryError
+from analytics.store.errors import HistoryError
 
 MAKE_ROOM: Final = "; make room, and run it again: it goes on where it was"
 OLDEST_JAVA: Final = 17

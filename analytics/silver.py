@@ -31,8 +31,8 @@ from analytics.bronze import (
     DaySamples,
     Highest,
     Ints,
+    SampleFile,
     Scope,
-    Source,
     Span,
     begins,
     codes,
@@ -43,9 +43,9 @@ from analytics.bronze import (
     spans_of,
     taken,
 )  # fmt: skip
-from analytics.errors import HistoryError
 from analytics.files import BROKEN, Part, ReadableFile, opened, unreadable, without_replaced
-from analytics.stores import Store, unique
+from analytics.store.errors import HistoryError, of_store
+from analytics.store.objects import ObjectStore, unique
 from analytics.sums import SummedColumns, kept_of
 
 TABLES: Final = ("dro", "portal", "pair")
@@ -82,7 +82,7 @@ class Day:
 class Work:
     """Tells a task what to make: days of one DRO, in their order; whether their minutes are kept as a table."""
 
-    store: Store
+    store: ObjectStore
     dro: str
     days: Sequence[Day]
     keeps_minutes: bool = False
@@ -132,7 +132,7 @@ class DayRecord:
     begun: str = ""
 
     @classmethod
-    def read(cls, store: Store, path: str) -> DayRecord:
+    def read(cls, store: ObjectStore, path: str) -> DayRecord:
         """Read one, or give an empty one for an empty path. Raises: HistoryError."""
         if not path:
             return cls()
@@ -149,7 +149,7 @@ class DayRecord:
             what = f"{store.shown(path)}: it cannot be read ({e})"
             raise HistoryError(f"{what}; remove silver and gold of the history, and run it again") from e
 
-    def write(self, store: Store, day: str, dro: str) -> str:
+    def write(self, store: ObjectStore, day: str, dro: str) -> str:
         """Write it; where it is."""
         ends = {
             name: [(key, [getattr(seed, time) for time in _TIMES], seed.counters) for key, seed in seeds.items()]
@@ -190,8 +190,8 @@ def make(work: Work) -> list[MadeDay]:
             if before is None:
                 before = DayRecord.read(work.store, day.before)
             before = _make_day(work, day, before, made)
-        except HistoryError as e:
-            made.error = str(e)
+        except (HistoryError, OSError) as e:
+            made.error = str(of_store(e) if isinstance(e, OSError) else e)
             break
     return done
 
@@ -251,8 +251,8 @@ def _make_day(work: Work, day: Day, before: DayRecord, made: MadeDay) -> DayReco
     for table, (by, values) in SPANS.items():
         made.tables[f"{table}_span"] = spans(found[table].rows, by, values)
     if work.keeps_minutes:
-        record.merged["minute"] = f"{folder_of('minute', day.day, work.dro)}/{unique('part', b'')}.parquet"
-        work.store.put_rows(record.merged["minute"], grown["minute"].grown)
+        record.merged["minute"] = f"{folder_of('minute', day.day, work.dro)}/{unique('part')}.parquet"
+        work.store.put_rows(record.merged["minute"], grown["minute"].grown.schema, [grown["minute"].grown])
     return _written(work, day, record, made)
 
 
@@ -269,7 +269,7 @@ def _samples(
     sources = []
     if reading.base:
         try:
-            sources.append(Source(reading.base, pq.ParquetFile(work.store.open(reading.base)), True))
+            sources.append(SampleFile(reading.base, pq.ParquetFile(work.store.open(reading.base)), True))
         except BROKEN:
             reading.base = ""
     files = reading.more
@@ -279,7 +279,7 @@ def _samples(
         reading.now = {file.part.name: [file.part.size, file.part.mtime_ns, file.digest] for file in files}
     columns = {name: column for file in files for name, column in file.columns.items()}
     kept = kept_of(table, columns)
-    sources += [Source(file.part.path, file.file) for file in files]
+    sources += [SampleFile(file.part.path, file.file) for file in files]
 
     bad: dict[str, Exception] = {}
     samples = samples_of(sources, day.day, table, SCOPES[table], kept, runs, bad.__setitem__)
@@ -293,7 +293,7 @@ def _samples(
 
 
 def _base_of(work: Work, day: Day, table: str, reading: _Reading, samples: DaySamples) -> str:
-    """Find, or make while the day goes on, the file that has all samples that were read."""
+    """Find the file that has all samples that were read, or make it while the day goes on."""
     if not samples.is_whole or not reading.now:
         return ""
     if len(reading.now) == 1:
@@ -302,7 +302,7 @@ def _base_of(work: Work, day: Day, table: str, reading: _Reading, samples: DaySa
         return reading.base if not reading.is_changed else ""
     rows = merged(samples, SCOPES[table])
     path = f"{folder_of(table, day.day, work.dro)}/{unique('part', reading.base.encode())}.parquet"
-    work.store.put_rows(path, rows)
+    work.store.put_rows(path, rows.schema, [rows])
     return path
 
 

@@ -11,9 +11,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
 from analytics import gold, trends
-from analytics.errors import HistoryError
-from analytics.manifest import LASTING, TYPES, Manifests
-from analytics.stores import Store, read_rows
+from analytics.manifest import LASTING, TYPES, Manifests, read_rows
+from analytics.store.errors import HistoryError
+from analytics.store.objects import ObjectStore
 
 Tables = Callable[[str], DataFrame]
 LINE_RATE: Final = 125_000_000.0
@@ -39,7 +39,7 @@ _ENDS: Final = T.ArrayType(
 )
 
 
-def tables_of(spark: SparkSession, history: Store, line_rate: float = LINE_RATE) -> Tables:
+def tables_of(spark: SparkSession, history: ObjectStore, line_rate: float = LINE_RATE) -> Tables:
     """Give the tables of a history as they are now. Raises, when asked for one: HistoryError, it was never made."""
     manifests = Manifests(history)
 
@@ -64,7 +64,7 @@ def _type(kind: str) -> T.DataType:
 
 
 def _rows(
-    spark: SparkSession, store: Store, name: str, schema: T.StructType, paths: list[str], is_daily: bool
+    spark: SparkSession, store: ObjectStore, name: str, schema: T.StructType, paths: list[str], is_daily: bool
 ) -> DataFrame:
     """Read files, by Spark where it sees the same disks, otherwise here."""
     with_day = T.StructType([*schema.fields, *([T.StructField("day", T.StringType())] if is_daily else [])])

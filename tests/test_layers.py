@@ -1,7 +1,8 @@
 """The rooms of the code: every import of the runtime packages, read with `ast`, points down.
 
 A room is a folder. `ROOMS` says which other rooms each may know; what is not said is refused, so nothing imports upward
-or sideways, the dissector serves `umdump` alone, and nobody imports `analytics`.
+or sideways, the dissector serves `umdump` alone, and nobody imports `analytics`
+but its objects in stores.
 """
 
 from __future__ import annotations
@@ -124,8 +125,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor.samples": (*FLOOR, "dro.bus", "dro.config.dro_xml", "supervisor.admin"),
     "supervisor.history": (
         *FLOOR, "dro.bus", "dro.config.um", "dro.config.dro_xml", "dro.lbmmon", "dro.um", "dro.um.message",
-        "supervisor.admin",
-        "supervisor.samples",
+        "supervisor.admin", "supervisor.samples", "analytics.store",
     ),
     "supervisor.statistics": (
         *FLOOR, "dro.bus", "dro.lbmmon", "dro.transport", "dro.um", "dro.um.message", "dro.config.um",
@@ -190,7 +190,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         "supervisor.host", "supervisor.history", "supervisor.parent", "supervisor.reload", "supervisor.commands",
         "supervisor.upgrade", "supervisor.tools.init", "supervisor.tools.simulate",
     ),
-    "analytics": (),
+    "analytics": ("analytics.store",),
+    "analytics.store": (),
 }  # fmt: skip
 PACKAGES: Final = ("dro", "portals", "router", "supervisor", "analytics")
 LARGEST_ROOM: Final = 17  # modules

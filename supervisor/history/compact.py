@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Final
 
+from analytics.store.objects import ObjectStore, StoredObject
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.parquet import join, joinable
+from supervisor.history.tables import tables
 
 PREFIX: Final = "part-compact-"
-
 _DAY: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
 KEPT_FROM: Final = "kept-from"
 """A file with the first day of the history: what comes late for a day before it is left out."""
@@ -38,37 +39,50 @@ class Compacted:
 
 
 def compact(
-    folder: Path,
+    history: Path | str,
     today: date,
     keep_days: int = 0,
     keep_bytes: int = 0,
     on_bad: Callable[[str], object] = lambda what: None,
 ) -> Compacted:
     """Remove days before the last `keep_days`, and the oldest until there are `keep_bytes` at most (0: no limit); then
-    join the files of days before `today`. `on_bad` is told of files that are left as they are. Raises: ResourceError.
+    join the files of days before `today`. `history`: a directory or a URI. `on_bad` is told of files that are left as
+    they are. Raises: ResourceError.
     """
-    if not folder.is_dir():
-        raise ResourceError(f"{folder}: no directory of a history", remedy="name that of `tnwgd --history`")
-    done = Compacted()
+    done, store = Compacted(), ObjectStore(str(history))
     try:
-        _remove(folder, today, keep_days, keep_bytes, done)
-        for where in sorted(folder.glob("table=*/day=*/dro=*")):
-            if where.parent.name.removeprefix("day=") < today.isoformat():
-                _join(where, done, on_bad)
+        if not store.is_there():
+            raise ResourceError(f"{store.shown()}: no directory of a history", remedy="name that of `tnwgd --history`")
+        found = {table: list(store.objects(f"table={table}")) for table in tables()}
+        gone = _remove(store, found, today, (keep_days, keep_bytes), done)
+        by_folder: dict[str, list[StoredObject]] = defaultdict(list)
+        for file in (file for files in found.values() for file in files):
+            match file.path.split("/"):
+                case [_, day, _, name] if name.endswith(".parquet") and day[4:] < today.isoformat():
+                    if day[4:] not in gone:
+                        by_folder[file.path.rpartition("/")[0]].append(file)
+        for where, files in by_folder.items():
+            _join(store, where, files, done, on_bad)
     except OSError as e:
-        reason = e.strerror or str(e)
-        raise ResourceError(f"cannot compact {e.filename or folder}: {reason}", remedy=remedy_of(e.errno)) from e
+        what = f"cannot compact {e.filename or store.shown()}: {e.strerror or e}"
+        raise ResourceError(what, remedy=remedy_of(e.errno)) from e
     return done
 
 
-def _remove(folder: Path, today: date, keep_days: int, keep_bytes: int, done: Compacted) -> None:
-    """Remove whole days of all tables, the oldest first; never today."""
+def _remove(
+    store: ObjectStore,
+    found: Mapping[str, Sequence[StoredObject]],
+    today: date,
+    keep: tuple[int, int],
+    done: Compacted,
+) -> set[str]:
+    """Remove whole days of all tables, the oldest first; never today. Returns those days."""
+    keep_days, keep_bytes = keep
     sizes: dict[str, int] = {}
-    for path in folder.glob("table=*/day=*/dro=*/*.parquet"):
-        day = path.parent.parent.name.removeprefix("day=")
-        if not _DAY.fullmatch(day) or day > today.isoformat():  # of no day that has come
-            continue
-        sizes[day] = sizes.get(day, 0) + path.stat().st_size
+    for file in (file for files in found.values() for file in files):
+        day = file.path.split("/")[1].removeprefix("day=")
+        if _DAY.fullmatch(day) and day <= today.isoformat():  # else of no day that has come
+            sizes[day] = sizes.get(day, 0) + file.size
     gone: list[str] = []
     for day in sorted(sizes):
         is_old = keep_days > 0 and (today - date.fromisoformat(day)).days >= keep_days
@@ -77,23 +91,22 @@ def _remove(folder: Path, today: date, keep_days: int, keep_bytes: int, done: Co
             gone.append(day)
     if gone:
         first = min((day for day in sizes if day not in gone), default=today.isoformat())
-        unnamed = folder / f".{KEPT_FROM}"
-        unnamed.write_text(f"{first}\n")
-        unnamed.rename(folder / KEPT_FROM)
+        store.put(KEPT_FROM, f"{first}\n".encode())
     for day in gone:
-        for where in folder.glob(f"table=*/day={day}"):
-            shutil.rmtree(where)
+        for table in found:
+            store.remove_folder(f"table={table}/day={day}")
         done.days_removed += 1
         done.bytes_removed += sizes[day]
+    return set(gone)
 
 
-def _join(where: Path, done: Compacted, on_bad: Callable[[str], object]) -> None:
+def _join(
+    store: ObjectStore, where: str, files: Sequence[StoredObject], done: Compacted, on_bad: Callable[[str], object]
+) -> None:
     """Join the files of one table, day and DRO. Raises: OSError."""
-    paths = sorted(path for path in where.glob("*.parquet") if not path.name.startswith("."))
-    done.files_before += len(paths)
-    schemas = joinable(paths, on_bad)
-    done.files_after += min(len(schemas), 1)
-    if len(schemas) > 1:
-        names = [path.name for path in schemas]
-        told = hashlib.sha256("\n".join(names).encode()).hexdigest()[:24]
-        join(schemas, where / f"{PREFIX}{told}.parquet")
+    done.files_before += len(files)
+    found = joinable(store, files, on_bad)
+    done.files_after += min(len(found), 1)
+    if len(found) > 1:
+        told = hashlib.sha256("\n".join(file.name for file in found).encode()).hexdigest()[:24]
+        join(store, found, f"{where}/{PREFIX}{told}.parquet")

@@ -55,7 +55,7 @@ class Importer:
     def __init__(self, store: Store, on_unread: Callable[[str], object], name: str = "import") -> None:
         """`name`: of the writer, which has runs of its own."""
         self._store, self._on_unread = store, on_unread
-        self._path = store.folder / f"journal/{name}.runs.json"
+        self._path = store.journals / f"{name}.runs.json"
         self._runs: dict[str, Row] = {}
         if self._path.exists():
             try:

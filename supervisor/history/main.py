@@ -101,7 +101,10 @@ def arguments() -> argparse.ArgumentParser:
     join.add_argument("--keep-bytes", metavar="N", type=_whole, default=0, help="remove the oldest days beyond N bytes")
     join.set_defaults(run=_compact)
     for command in (receive, scrape, bring, join):
-        command.add_argument("--history", metavar="DIR", type=Path, required=True, help="directory of the history")
+        command.add_argument("--history", metavar="DIR", required=True, help="directory or URI of the history")
+    for command in (receive, scrape, bring):
+        command.add_argument("--journal", metavar="DIR", type=Path,
+                             help="of samples in no file yet (default DIR/journal)")  # fmt: skip
     for command in (receive, scrape):
         command.add_argument("--roll", metavar="SECONDS", type=_seconds, default=600.0,
                              help="how long samples may wait for their Parquet file (default %(default)g)")  # fmt: skip
@@ -147,7 +150,7 @@ def _published(options: argparse.Namespace) -> Iterator[PublishedStatistics]:
     from supervisor.history.store import Store
 
     topic = options.um_topic or STATISTICS_TOPIC
-    store = Store(options.history, WRITER, roll_s=options.roll)
+    store = Store(options.history, WRITER, journal=options.journal, roll_s=options.roll)
     try:
         store.roll()
         with PublishedStatistics(store, statistics_config(options.um), topic) as published:
@@ -194,7 +197,7 @@ def _import(options: argparse.Namespace) -> int:
     from supervisor.history.store import Store
 
     unread: list[str] = []
-    store = Store(options.history, "import", roll_s=options.roll)
+    store = Store(options.history, "import", journal=options.journal, roll_s=options.roll)
     try:
         importer = Importer(store, unread.append)
         for path in options.file:
@@ -235,7 +238,7 @@ def _writer(options: argparse.Namespace, name: str) -> Iterator[SampleWriter]:
     from supervisor.history.sample_writer import SampleWriter
     from supervisor.history.store import Store
 
-    store = Store(options.history, name, roll_s=options.roll)
+    store = Store(options.history, name, journal=options.journal, roll_s=options.roll)
     store.roll()  # what a killed one has left
     try:
         yield SampleWriter(store)

@@ -1,19 +1,18 @@
-"""Writes Parquet files of a history, and joins several to one that names those that it stands for: as long as they are
-there too, readers leave them out.
+"""Joins Parquet files of a history to one that names those that it stands for: as long as they are there too, readers
+leave them out.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analytics.store.objects import ObjectStore, StoredObject, first_line
 from supervisor.history.tables import META
 
 REPLACES: Final = "open_dro.replaces"
@@ -21,91 +20,37 @@ SCRAPED: Final = "prometheus"
 KEY: Final = ("ts", "run", "seq", "source")
 MUCH: Final = 32 << 20
 """Bytes of files of which the rows of one portal, worker, ... are joined at a time."""
-ROW_GROUP: Final = 65_536
-"""Rows that a row group has at least, but the last one."""
 
 
-def write_tables(path: Path, schema: pa.Schema, contents: Iterable[pa.Table], *, is_large: bool = False) -> None:
-    """Write a Parquet file that has its name when it is whole and on the disk. Raises: OSError."""
-    unnamed = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unnamed.open("wb") as file:
-            with pq.ParquetWriter(file, schema.remove_metadata(), **_form(schema, is_large)) as to:
-                to.add_key_value_metadata(schema.metadata)
-                for content in _gathered(contents):
-                    to.write_table(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unnamed.rename(path)
-    except OSError:
-        unnamed.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
-
-
-def _gathered(contents: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    waiting: list[pa.Table] = []
-    for content in contents:
-        waiting.append(content)
-        if sum(map(len, waiting)) >= ROW_GROUP:
-            yield pa.concat_tables(waiting).combine_chunks()
-            waiting.clear()
-    if waiting:
-        yield pa.concat_tables(waiting).combine_chunks()
-
-
-def sync(folder: Path) -> None:
-    """Put the names in a directory on the disk. Raises: OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _form(schema: pa.Schema, is_large: bool) -> Mapping[str, Any]:
-    """Choose how columns are written, for `ParquetWriter`: whole numbers and times as differences, texts by number."""
-    numbers = [field.name for field in schema if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)]
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    maps = [field.name for field in schema if pa.types.is_map(field.type)]
-    return {
-        "compression": "zstd" if is_large else "lz4",  # which is read twice as fast, where columns are short
-        "use_dictionary": [*texts, *(f"{name}.key_value.key" for name in maps)],
-        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-        "write_statistics": ["ts"],  # with 300 columns, what a file says of each is most of it
-        "store_schema": False,
-    }
-
-
-def join(schemas: Mapping[Path, pa.Schema], to: Path) -> None:
+def join(store: ObjectStore, files: Mapping[StoredObject, pa.Schema], to: str) -> None:
     """Join files to one, which names them, and remove them. Raises: OSError; all rows are in one or the other."""
-    schema = _joint_schema(list(schemas.values()), [path.name for path in schemas])
-    write_tables(to, schema, _pieces(list(schemas), schema), is_large=True)
-    for path in schemas:
-        path.unlink(missing_ok=True)
+    schema = _joint_schema(list(files.values()), [file.name for file in files])
+    store.put_rows(to, schema, _pieces(store, list(files), schema))
+    store.remove(file.path for file in files)
 
 
-def joinable(paths: Iterable[Path], on_bad: Callable[[str], object]) -> dict[Path, pa.Schema]:
+def joinable(
+    store: ObjectStore, files: Iterable[StoredObject], on_bad: Callable[[str], object]
+) -> dict[StoredObject, pa.Schema]:
     """Look into files: those that can be joined, with their schemas. `on_bad` is told of others. Removes those that
     another one stands for, since a crash came before. Raises: OSError."""
-    schemas: dict[Path, pa.Schema] = {}
-    for path in paths:
+    schemas: dict[StoredObject, pa.Schema] = {}
+    for file in files:
         try:
-            schema = pq.read_schema(path)
+            schema = pq.read_schema(store.open(file.path))
         except FileNotFoundError:  # another program has joined it
             continue
         except (OSError, pa.ArrowException) as e:
-            on_bad(f"{path}: no whole Parquet file ({str(e).splitlines()[0]}); it is left as it is")
+            on_bad(f"{store.shown(file.path)}: no whole Parquet file ({first_line(e)}); it is left as it is")
             continue
         if META.encode() in (schema.metadata or {}):
-            schemas[path] = schema
+            schemas[file] = schema
         else:
-            on_bad(f"{path}: no file of a history; it is left as it is")
+            on_bad(f"{store.shown(file.path)}: no file of a history; it is left as it is")
     stale = {name for schema in schemas.values() for name in _replaced(schema.metadata)}
-    for path in [path for path in schemas if path.name in stale]:
-        path.unlink(missing_ok=True)
-        del schemas[path]
-    return schemas
+    gone = [file for file in schemas if file.name in stale]
+    store.remove(file.path for file in gone)
+    return {file: schema for file, schema in schemas.items() if file not in gone}
 
 
 def _replaced(metadata: Mapping[bytes, bytes] | None) -> list[str]:
@@ -125,18 +70,18 @@ def _joint_schema(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Sche
     return pa.unify_schemas(schemas, promote_options="default").with_metadata(told)
 
 
-def _pieces(paths: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
+def _pieces(store: ObjectStore, files: Sequence[StoredObject], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield all rows, by their key and in order of time, each once; a portal, worker, ... at a time."""
     key = json.loads(schema.metadata[META.encode()]).get("key", [])
     first = next((name for name in key if pa.types.is_string(schema.field(name).type)), None)
-    if first is None or sum(path.stat().st_size for path in paths) < MUCH:
+    if first is None or sum(file.size for file in files) < MUCH:
         values: list[str | None] = [None]
     else:
-        found = [pq.read_table(path, columns=[first], partitioning=None)[first].unique() for path in paths]
+        found = [pq.read_table(store.open(file.path), columns=[first])[first].unique() for file in files]
         values = sorted({value for column in found for value in column.to_pylist() if value is not None})
     for value in values:
         wanted = None if value is None else [(first, "=", value)]
-        parts = [pq.read_table(path, filters=wanted, partitioning=None) for path in paths]
+        parts = [pq.read_table(store.open(file.path), filters=wanted) for file in files]
         rows = pa.concat_tables([pa.unify_schemas([schema]).empty_table(), *parts], promote_options="default")
         rows = rows.select(schema.names)
         is_scraped = pc.fill_null(pc.equal(rows["source"], SCRAPED), False)

@@ -33,10 +33,11 @@ MAX_EVENTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """`--history` and `--history-interval`."""
+    """`--history` (a directory or a URI), `--history-interval` and `--history-journal`."""
 
-    folder: Path
+    history: str
     interval_s: float = INTERVAL_S
+    journal: Path | None = None
 
 
 def run_history(ctx: WorkerContext, options: HistoryOptions, config: DroConfig) -> None:
@@ -66,8 +67,9 @@ class _Recorder:
 
         self._ctx, self._options = ctx, options
         self._watch = DroObserver(ctx.run_dir, first_status(ctx, config))
-        self._store = Store(options.folder, config.daemon.name or "tnwgd")
+        self._store = Store(options.history, config.daemon.name or "tnwgd", journal=options.journal)
         self._sampler = Sampler(self._store)
+        self._shown = self._store.shown
         self._is_over = threading.Event()
         self._events: deque[EventRow] = deque(maxlen=MAX_EVENTS)
         self._is_failing = False
@@ -82,7 +84,7 @@ class _Recorder:
 
     def run(self) -> None:
         """Take samples until told to stop, in a thread."""
-        extra = {"folder": str(self._options.folder), "interval_s": self._options.interval_s}
+        extra = {"folder": self._shown, "interval_s": self._options.interval_s}
         self._ctx.log.info(LogEvent.HISTORY_BEGINS, extra=extra)
         self._try(self._store.roll)  # what a killed one has left
         due_s = time.monotonic()
@@ -122,5 +124,5 @@ class _Recorder:
             self._is_failing = True
         else:
             if self._is_failing:
-                self._ctx.log.info(LogEvent.HISTORY_WRITTEN_AGAIN, extra={"folder": str(self._options.folder)})
+                self._ctx.log.info(LogEvent.HISTORY_WRITTEN_AGAIN, extra={"folder": self._shown})
             self._is_failing = False

@@ -67,7 +67,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--with-defaults", action="store_true", help="with --print-config: also UM options not set")
     parser.add_argument("-f", "--detach", action="store_true", help="leave the terminal as soon as the DRO runs")
     parser.add_argument("--run-dir", metavar="DIR", help="run directory, of this DRO alone (default: one is made)")
-    parser.add_argument("--history", metavar="DIR", type=Path, help="keep a history of all counters below DIR")
+    parser.add_argument("--history", metavar="DIR", help="keep a history of all counters below DIR, or a URI")
+    parser.add_argument(
+        "--history-journal", metavar="DIR", type=Path, help="of samples in no file yet (default DIR/journal)"
+    )
     parser.add_argument(
         "--history-interval", metavar="SECONDS", type=float, help=f"between two samples (default {INTERVAL_S:g})"
     )
@@ -146,8 +149,13 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error(f"{', '.join(logging_ or args.config)} without effect: -d prints the DTD and reads no file")
     if args.with_defaults and not args.print_config:
         parser.error("--with-defaults without effect: it goes with --print-config")
-    if args.history_interval is not None and args.history is None:
-        parser.error("--history-interval without effect: it goes with --history")
+    for name in ("history_interval", "history_journal"):
+        if getattr(args, name) is not None and args.history is None:
+            parser.error(f"--{name.replace('_', '-')} without effect: it goes with --history")
+    if args.history is not None and "://" in args.history and args.history_journal is None:
+        parser.error(
+            "--history-journal is missing: samples are on this machine's disk before they are in another store"
+        )
     if args.history is not None and find_spec("pyarrow") is None:
         parser.error(f"--history: {NEEDS}")
     if args.history_interval is not None and not 0.1 <= args.history_interval <= 3600:
@@ -158,6 +166,15 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error("CONFIG is missing")
     if len(args.config) > 1 and not args.validate:
         parser.error("one CONFIG only, unless -v is given")
+
+
+def _history_of(args: argparse.Namespace) -> HistoryOptions | None:
+    """Take paths as they are from here: the daemon leaves this directory."""
+    if args.history is None:
+        return None
+    history = args.history if "://" in args.history else str(Path(args.history).absolute())
+    journal = args.history_journal.absolute() if args.history_journal else None
+    return HistoryOptions(history, args.history_interval or INTERVAL_S, journal)
 
 
 def command(given: Sequence[str], signals: EarlySignals) -> int:
@@ -177,8 +194,7 @@ def command(given: Sequence[str], signals: EarlySignals) -> int:
         return put(resources.files("dro.config").joinpath("data/dro-config.dtd").read_text(encoding="utf-8"))
     settings = Settings(level=logging.DEBUG if args.debug else logging.INFO, utc=args.use_utc, json=args.log_json)
     if not args.validate and not args.print_config:
-        history = HistoryOptions(args.history.absolute(), args.history_interval or INTERVAL_S) if args.history else None
-        return run(CommandLine(args.config[0], settings, args.detach, args.run_dir or "", history), signals)
+        return run(CommandLine(args.config[0], settings, args.detach, args.run_dir or "", _history_of(args)), signals)
     signals.undo()
     log = set_up(PROCESS, replace(settings, console_fd=2))
     try:

@@ -54,11 +54,15 @@ _LAYOUT_REMEDY: Final = "replace the DRO as docs/upgrade.md says for other versi
 
 
 def history_record(options: HistoryOptions | None) -> HistoryRecord | None:
-    return None if options is None else HistoryRecord(str(options.folder), options.interval_s)
+    return None if options is None else HistoryRecord(options.history, options.interval_s, str(options.journal or ""))
 
 
 def _history(record: HistoryRecord | None) -> HistoryOptions | None:
-    return None if record is None else HistoryOptions(Path(record.directory), record.interval_s)
+    return (
+        None
+        if record is None
+        else HistoryOptions(record.directory, record.interval_s, Path(record.journal) if record.journal else None)
+    )
 
 
 def _configuration(description: Description) -> DroConfig:

@@ -95,6 +95,7 @@ class HistoryRecord:
 
     directory: str
     interval_s: float
+    journal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from analytics.aggregate import aggregate
 from analytics.report import main as report
-from analytics.stores import Store
+from analytics.store.objects import ObjectStore
 from analytics.views import tables_of
 from dro.metrics.table import PORTAL, metrics
 from supervisor.admin.client import Client, find_dro
@@ -142,7 +142,7 @@ def _count(sums: Counter[str], metric: str, labels: Mapping[str, str], value: in
 
 def of_gold(spark: SparkSession, history: Path, names: set[str]) -> Sums:
     """The sums over all hours."""
-    hours = tables_of(spark, Store(str(history)))("portal_hour")
+    hours = tables_of(spark, ObjectStore(str(history)))("portal_hour")
     rows = [row.asDict() for row in hours.groupBy("portal").sum(*sorted(names)).collect()]
     return {row["portal"]: +Counter({name: row[f"sum({name})"] for name in names}) for row in rows}
 
@@ -172,10 +172,10 @@ def test_gold_equals_the_counters_and_what_prometheus_had_seen(
     chain.end()
     names = {name for sums in counted.values() for name in sums}
     for history in (chain.own, chain.sent):
-        done = aggregate(spark, Store(str(history)))
+        done = aggregate(spark, ObjectStore(str(history)))
         assert (done.left_out, done.days) == ((), 1)
         assert of_gold(spark, history, names) == counted, history
-        assert aggregate(spark, Store(str(history))).partitions == 0, "nothing has changed"
+        assert aggregate(spark, ObjectStore(str(history))).partitions == 0, "nothing has changed"
     capsys.readouterr()
     assert report(["busiest-portal", "--history", str(chain.sent), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analytics.errors import HistoryError
 from analytics.files import META, REPLACES, VERSION, opened, parts_of
-from analytics.stores import Store
+from analytics.store.objects import ObjectStore
 from tests.builders.histories import START_S, write
 
 ROW: Final = {"dro": "A", "ts": START_S * 1_000_000, "portal": "P", "sent": 1}
@@ -43,7 +42,7 @@ def as_directory(path: Path) -> None:
 
 def read(folder: Path, on_bad: Callable[[str], object]) -> list[str]:
     """Look into all files; the names of those that can be read."""
-    store = Store(str(folder))
+    store = ObjectStore(str(folder))
     return [file.part.name for file in opened(store, parts_of(store, "portal"), "portal", on_bad)]
 
 
@@ -104,13 +103,14 @@ def test_no_change_of_a_byte_breaks_more_than_the_file(tmp_path: Path) -> None:
 def test_an_object_that_cannot_be_written_leaves_the_earlier_one_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(str(tmp_path))
+    store = ObjectStore(str(tmp_path))
     store.put("state", b"one")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("analytics.stores.os.fsync", full)
-    with pytest.raises(HistoryError, match=f"^{tmp_path}/state: No space left on device; nothing is lost"):
+    monkeypatch.setattr("analytics.store.objects.os.fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as refused:
         store.put("state", b"two")
+    assert refused.value.filename == f"{tmp_path}/state"
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("state", "one")]

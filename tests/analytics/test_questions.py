@@ -24,7 +24,7 @@ from analytics.page import text
 from analytics.questions import QUESTIONS
 from analytics.report import gold_of
 from analytics.report import main as report
-from analytics.stores import Store
+from analytics.store.objects import ObjectStore
 from tests.analytics.oracle import Oracle
 from tests.analytics.scenes import US, Row, Scene
 from tests.builders.histories import write
@@ -67,8 +67,8 @@ def crash_after(writes: int) -> Iterator[None]:
                 raise CrashError
             put(*given)
 
-        put = Store.put
-        patch.setattr(Store, "put", replaced)
+        put = ObjectStore.put
+        patch.setattr(ObjectStore, "put", replaced)
         yield
 
 
@@ -114,12 +114,12 @@ def scene(
         patch.setattr("analytics.aggregate.CHUNK", 1)  # each day begins where the one before was written to have ended
         for writes in CRASHES:
             with crash_after(writes), pytest.raises(CrashError):
-                aggregate(spark, Store(str(folder)))
+                aggregate(spark, ObjectStore(str(folder)))
         if IS_LONG:
-            done.append(aggregate(spark, Store(str(folder))))
+            done.append(aggregate(spark, ObjectStore(str(folder))))
         write(folder, "portal", scene.late, "late")
         with pytest.raises(EndError):
-            follow(spark, Store(str(folder)), 1, done.append, pause=once)
+            follow(spark, ObjectStore(str(folder)), 1, done.append, pause=once)
     assert all(one.partitions for one in done)
     [line] = {line for one in done for line in one.left_out}
     assert line.startswith(f"{broken}: its rows cannot be read (")
@@ -131,7 +131,7 @@ def test_an_answer_is_that_of_plain_python(name: str, scene: tuple[Path, Scene],
     folder, made = scene
     wanted = ASKED[name](Oracle(made.rows(), made.tables["dro"]))
     assert wanted, "the scene has something to ask for"
-    told = QUESTIONS[name].answer(gold_of(spark, Store(str(folder)), OPTIONS)).select(*wanted[0])
+    told = QUESTIONS[name].answer(gold_of(spark, ObjectStore(str(folder)), OPTIONS)).select(*wanted[0])
     assert same([row.asDict() for row in told.collect()], wanted) == ""
 
 
@@ -149,13 +149,13 @@ def test_what_went_between_portals_is_added_up_by_what_they_lead_to(
         begin = min(found, key=lambda row: row["ts"])
         has_counted = begin["ts"] == first[dro, run] and begin["ts"] - run > Oracle.limit_us
         wanted += max(row["handed"] for row in found) - (begin["handed"] if has_counted else 0)
-    rows = gold_of(spark, Store(str(folder)), OPTIONS)("domain_day").collect()
+    rows = gold_of(spark, ObjectStore(str(folder)), OPTIONS)("domain_day").collect()
     assert sum(row["handed"] for row in rows) == wanted
     assert {(row["from_domain_id"] is None, row["to_dro_id"] is None) for row in rows} == {(False, False)}
 
 
 def test_nothing_is_made_anew_when_nothing_has_changed(scene: tuple[Path, Scene], spark: SparkSession) -> None:
-    assert aggregate(spark, Store(str(scene[0]))) == RunSummary(0, 0, ())
+    assert aggregate(spark, ObjectStore(str(scene[0]))) == RunSummary(0, 0, ())
 
 
 def same(told: Iterable[Row], wanted: Iterable[Row]) -> str:

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 import analytics.aggregate
 import analytics.bronze
 from analytics.aggregate import RunSummary
-from analytics.bronze import Source
-from analytics.errors import HistoryError
+from analytics.bronze import SampleFile
 from analytics.files import META
 from analytics.manifest import alone
 from analytics.silver import make
-from analytics.stores import Store
+from analytics.store.errors import HistoryError
+from analytics.store.objects import ObjectStore
 from supervisor.history.compact import compact
 from tests.analytics.oracle import SUMS, Oracle
 from tests.analytics.scenes import Row, Scene
@@ -54,7 +54,7 @@ def _without_spark() -> Iterator[None]:
 
 
 def aggregate(folder: Path) -> RunSummary:
-    return analytics.aggregate.aggregate(HERE, Store(str(folder)), keeps_minutes=True)
+    return analytics.aggregate.aggregate(HERE, ObjectStore(str(folder)), keeps_minutes=True)
 
 
 def aggregated(folder: Path) -> int:
@@ -156,16 +156,16 @@ def test_a_run_that_ends_early_leaves_no_day_as_it_was(tmp_path: Path, monkeypat
     write(tmp_path, "portal", [sample(day, 10 * (day + 1)) for day in range(3)])
     assert aggregated(tmp_path) == 3
     write(tmp_path, "portal", [sample(0, 15, minute=5)], "late")
-    put, left = Store.put, [12]
+    put, left = ObjectStore.put, [12]
 
-    def ends(store: Store, path: str, content: bytes) -> None:  # on the second day
+    def ends(store: ObjectStore, path: str, content: bytes) -> None:  # on the second day
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
         put(store, path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "put", ends)
+        patch.setattr(ObjectStore, "put", ends)
         with pytest.raises(KeyboardInterrupt):
             aggregated(tmp_path)
     assert sent(tmp_path) != {("P", 0): 15, ("P", 1): 5, ("P", 2): 10}
@@ -198,7 +198,7 @@ class Reads:
         self.names: list[str] = []
         add = analytics.bronze._Reader.add
 
-        def added(reader: Any, source: Source) -> None:  # noqa: ANN401  a private class
+        def added(reader: Any, source: SampleFile) -> None:  # noqa: ANN401  a private class
             if not source.is_merged:
                 self.names.append(Path(source.path).name)
             add(reader, source)
@@ -266,7 +266,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("analytics.stores.os.fsync", full)
+        patch.setattr("analytics.store.objects.os.fsync", full)
         with pytest.raises(HistoryError, match=r"minute/.*: No space left on device; nothing"):
             aggregated(tmp_path)
     assert not list(tmp_path.rglob(".part*"))
@@ -375,7 +375,7 @@ def test_a_second_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "portal", [sample(0, 4)])
     aggregated(tmp_path)
     wanted = pytest.raises(HistoryError, match="gold: another run makes these tables; wait for its end")
-    with alone(Store(str(tmp_path))), wanted:
+    with alone(ObjectStore(str(tmp_path))), wanted:
         aggregated(tmp_path)
     assert aggregated(tmp_path) == 0
 

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 import analytics.manifest
 from analytics.aggregate import RunSummary, aggregate
-from analytics.errors import HistoryError
 from analytics.manifest import CLAIMS, alone
 from analytics.report import main as report
-from analytics.stores import Store
+from analytics.store.errors import HistoryError
+from analytics.store.objects import ObjectStore
 from analytics.views import DAILY, LASTS, tables_of
 from tests.analytics.scenes import Scene
 from tests.builders.histories import write
@@ -31,11 +31,11 @@ def uri() -> Iterator[str]:
 
 
 @pytest.fixture
-def store(uri: str, request: pytest.FixtureRequest) -> Store:
-    return Store(uri.replace("/history", f"/{request.node.name[:20]}"))
+def store(uri: str, request: pytest.FixtureRequest) -> ObjectStore:
+    return ObjectStore(uri.replace("/history", f"/{request.node.name[:20]}"))
 
 
-def rows(spark: SparkSession, store: Store) -> dict[str, list[str]]:
+def rows(spark: SparkSession, store: ObjectStore) -> dict[str, list[str]]:
     """All rows of all tables, in an order of their own."""
     tables = tables_of(spark, store)
     found = {name: tables(name) for name in (*DAILY, *LASTS)}
@@ -44,7 +44,7 @@ def rows(spark: SparkSession, store: Store) -> dict[str, list[str]]:
 
 def test_tables_are_those_of_a_disk_wherever_the_store_fails(
     spark: SparkSession,
-    store: Store,
+    store: ObjectStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -52,20 +52,20 @@ def test_tables_are_those_of_a_disk_wherever_the_store_fails(
     scene = Scene(seed=3, days=1.2, step_s=900, dros=2)
     for table, of_table in scene.tables.items():
         write(tmp_path, table, of_table)
-    here = Store(str(tmp_path))
+    here = ObjectStore(str(tmp_path))
     assert aggregate(spark, here).partitions > 2
     upload(tmp_path, store.address)
-    put = Store.put
+    put = ObjectStore.put
     for writes in (3, 12, 1):
         left = itertools.count(writes, -1)
 
-        def fails(to: Store, path: str, content: Any, left: Iterator[int] = left) -> None:  # noqa: ANN401  bytes
+        def fails(to: ObjectStore, path: str, content: Any, left: Iterator[int] = left) -> None:  # noqa: ANN401  bytes
             if not path.startswith(CLAIMS) and next(left) <= 0:
                 raise HistoryError(f"{to.shown(path)}: it does not answer")
             put(to, path, content)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "put", fails)
+            patch.setattr(ObjectStore, "put", fails)
             with pytest.raises(HistoryError, match=r"^s3://bucket/.*: it does not answer$"):
                 aggregate(spark, store)
     aggregate(spark, store)
@@ -78,7 +78,7 @@ def test_tables_are_those_of_a_disk_wherever_the_store_fails(
     assert len(lines) > 4
 
 
-def test_of_two_jobs_one_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_jobs_one_goes_on(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = pytest.raises(HistoryError, match=r"^s3://bucket/.*/claim-.*: another run makes these tables, or was")
     with alone(store) as check:
         check()
@@ -107,6 +107,6 @@ def test_of_two_jobs_one_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_store_that_cannot_be_used_is_named_without_its_password(address: str, says: str) -> None:
     with pytest.raises(HistoryError) as refused:
-        aggregate(None, Store(address))  # type: ignore[arg-type]
+        aggregate(None, ObjectStore(address))  # type: ignore[arg-type]
     assert str(refused.value).startswith(says)
     assert "secret" not in str(refused.value)

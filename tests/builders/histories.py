@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from analytics.store.objects import ObjectStore
 from supervisor.history.store import US_PER_S, partition, write_rows
 
 Row = Mapping[str, Any]
@@ -21,4 +22,4 @@ def write(folder: Path, table: str, rows: Iterable[Row], name: str = "1") -> Non
         day = datetime.fromtimestamp(row["ts"] / US_PER_S, UTC).date()
         found[day, row["dro"]].append({key: value for key, value in row.items() if key != "dro"})
     for (day, dro), part in found.items():
-        write_rows(partition(folder, table, day, dro) / f"part-{name}.parquet", table, part)
+        write_rows(ObjectStore(str(folder)), f"{partition(table, day, dro)}/part-{name}.parquet", table, part)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from supervisor.history.parquet import write_tables
+from analytics.store.objects import write_parquet
 from supervisor.history.tables import schema_of
 
 DATA: Final = Path(__file__).parents[2] / "analytics/data"
@@ -14,4 +14,4 @@ TABLES: Final = ("portal", "dro")
 
 if __name__ == "__main__":
     for name in TABLES:
-        write_tables(DATA / f"{name}.parquet", schema_of(name), [])
+        write_parquet(str(DATA / f"{name}.parquet"), schema_of(name), [])

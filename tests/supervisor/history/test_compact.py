@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analytics.files import opened, parts_of, without_replaced
-from analytics.stores import Store
+from analytics.store.objects import ObjectStore
 from dro.errors import ResourceError
 from supervisor.history.compact import Compacted, compact
 from tests.builders.histories import START_S, write
@@ -31,7 +31,7 @@ def row(dro: str, at_s: int, portal: str = "P", source: str = "pages", **cells: 
 
 def read(folder: Path, table: str = "portal") -> list[dict[str, Any]]:
     """The rows as Spark's job gets them, in order, without what is unknown."""
-    store = Store(str(folder))
+    store = ObjectStore(str(folder))
     by_day = [list(of) for _, of in groupby(parts_of(store, table), key=lambda part: (part.day, part.dro))]
     found = [one for parts in by_day for one in without_replaced(opened(store, parts, table, pytest.fail))]
     rows = [row for one in found for row in one.file.read().to_pylist()]

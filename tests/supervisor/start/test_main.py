@@ -260,7 +260,7 @@ def test_the_plan_follows_the_configuration(quick: Path, monkeypatch: pytest.Mon
     assert parts == [None, *config.all_portals], "read again they are equal: a portal goes on with the same part"
     watched = replace(config, daemon=replace(config.daemon, web_monitor=WebMonitorConfig("", 15304)))
     assert [(s.name, s.role) for s in process_plan.plan_of(watched)][3:] == [("monitor", Role.MONITOR)]
-    kept = process_plan.plan_of(watched, HistoryOptions(Path("h")))
+    kept = process_plan.plan_of(watched, HistoryOptions("h"))
     assert [(s.name, s.role) for s in kept][3:] == [("monitor", Role.MONITOR), ("history", Role.HISTORY)]
     published = replace(config, daemon=replace(config.daemon, daemon_monitor=DAEMON_MONITOR))
     assert [(s.name, s.role) for s in process_plan.plan_of(published)][3:] == [("statistics", Role.STATISTICS)]

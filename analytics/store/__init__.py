@@ -1,0 +1,1 @@
+"""Reads and writes the objects of a history; writers of histories use it as well."""
