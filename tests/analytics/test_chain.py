@@ -24,6 +24,7 @@ from supervisor.admin.client import Client, find_dro
 from supervisor.admin.status import PortalsStatus
 from tests.rigs.flow import PAUSE, PAUSED, RECEIVED, Board
 from tests.rigs.loaded import Loaded
+from tests.rigs.object_store import bucket
 from tests.rigs.prometheus import Prometheus
 from tests.rigs.site import ROOT, Site, drained, reserve_block
 from tests.rigs.waiting import wait_until
@@ -38,18 +39,18 @@ Sums = Mapping[str, Counter[str]]
 
 
 class Chain:
-    """A DRO that keeps a history itself, and a Prometheus that sends what it scrapes to another history."""
+    """A DRO that keeps a history itself, and a Prometheus that sends what it scrapes to another one, in a bucket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, uri: str) -> None:
         port, self._guard = reserve_block(2)
-        self.own, self.sent = folder / "own", folder / "sent"
+        self.own, self.sent = ObjectStore(str(folder / "own")), ObjectStore(uri)
         self.receiver = Loaded(
-            [sys.executable, "-m", "supervisor.history.main", "receive", "--history", str(self.sent), "--listen",
-             f"127.0.0.1:{port}", "--roll", "2"],
+            [sys.executable, "-m", "supervisor.history.main", "receive", "--history", uri, "--journal",
+             str(folder / "journal"), "--listen", f"127.0.0.1:{port}", "--roll", "2"],
             cwd=ROOT,
         )  # fmt: skip
         self.site = Site(folder, 2, has_monitor=True)
-        self.site.arguments = ("--history", str(self.own), "--history-interval", "0.5")
+        self.site.arguments = ("--history", self.own.address, "--history-interval", "0.5")
         wait_until(lambda: _written(f"127.0.0.1:{port}") == 0, "the receiver", 60)
         url = f"http://127.0.0.1:{port}/api/v1/write"
         self.prometheus = Prometheus(
@@ -140,18 +141,19 @@ def _count(sums: Counter[str], metric: str, labels: Mapping[str, str], value: in
             sums[f"{name}_{labels['reason']}"] += value
 
 
-def of_gold(spark: SparkSession, history: Path, names: set[str]) -> Sums:
+def of_gold(spark: SparkSession, history: ObjectStore, names: set[str]) -> Sums:
     """The sums over all hours."""
-    hours = tables_of(spark, ObjectStore(str(history)))("portal_hour")
+    hours = tables_of(spark, history)("portal_hour")
     rows = [row.asDict() for row in hours.groupBy("portal").sum(*sorted(names)).collect()]
     return {row["portal"]: +Counter({name: row[f"sum({name})"] for name in names}) for row in rows}
 
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    made = Chain(tmp_path)
-    yield made
-    made.close()
+    with bucket() as uri:
+        made = Chain(tmp_path, uri)
+        yield made
+        made.close()
 
 
 @pytest.mark.slow
@@ -172,12 +174,12 @@ def test_gold_equals_the_counters_and_what_prometheus_had_seen(
     chain.end()
     names = {name for sums in counted.values() for name in sums}
     for history in (chain.own, chain.sent):
-        done = aggregate(spark, ObjectStore(str(history)))
+        done = aggregate(spark, history)
         assert (done.left_out, done.days) == ((), 1)
         assert of_gold(spark, history, names) == counted, history
-        assert aggregate(spark, ObjectStore(str(history))).partitions == 0, "nothing has changed"
+        assert aggregate(spark, history).partitions == 0, "nothing has changed"
     capsys.readouterr()
-    assert report(["busiest-portal", "--history", str(chain.sent), "--json"]) == 0
+    assert report(["busiest-portal", "--history", chain.sent.address, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     busiest = max(counted, key=lambda name: counted[name]["received_bytes"] + counted[name]["sent_bytes"])
     assert {row["portal"] for row in told} == {busiest}
