@@ -29,11 +29,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from analytics import episodes
-from analytics.files import Part, parts_of
-from analytics.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of, read_rows
 from analytics.session import positive, run
 from analytics.silver import TABLES, Day, MadeDay, Work, make
 from analytics.store.errors import HistoryError, of_store
+from analytics.store.files import Part, parts_of
+from analytics.store.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of, read_rows
 from analytics.store.objects import ObjectStore, unique
 from analytics.views import tables_of
 

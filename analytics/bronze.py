@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from analytics.files import ARROW, BROKEN
+from analytics.store.files import ARROW, BROKEN
 from analytics.sums import SummedColumns
 
 Ints = NDArray[np.int64]

@@ -58,6 +58,8 @@ def svg(chart: Chart, rows: Iterable[Row], title: str) -> bytes:
         if row[chart.y] is not None and row[chart.x] is not None:
             name = " ".join(str(row[part]) for part in chart.series if row[part] is not None) or chart.y
             found[name].append((row[chart.x], float(row[chart.y])))
+            if chart.to and row[chart.to[0]] is not None:
+                found[name].append((row[chart.to[0]], float(row[chart.to[1]])))
     if not found:
         return b""
     made = _bars(chart, found) if chart.kind == "bar" else _lines(chart, found)

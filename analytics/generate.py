@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from analytics.files import META
 from analytics.session import run
+from analytics.store.files import META
 from analytics.store.objects import write_parquet
 from analytics.sums import BUCKET, COUNTER
 

@@ -80,13 +80,14 @@ def text(value: object) -> str:
             return str(value)
 
 
-def page(history: str, summary: Sequence[tuple[str, str]], answers: Sequence[Answer]) -> str:
-    """Make the page. `summary`: what a manager reads first, as pairs of a measure and its value."""
+def page(history: str, summary: Sequence[tuple[str, str]], answers: Sequence[Answer], lacks: Sequence[str] = ()) -> str:
+    """Make the page. `summary`: what a manager reads first, as pairs of a measure and its value; `lacks`: what the
+    answers do not show."""
     environment = Environment(loader=PackageLoader("analytics", "templates"), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True)  # fmt: skip
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template("page.html").render(
-        history=history, made=made, summary=summary, answers=answers, most=SHOWN
+        history=history, made=made, summary=summary, answers=answers, lacks=lacks, most=SHOWN
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from analytics.bronze import DAY_US
 
 Gold = Callable[[str], DataFrame]
 """A gold table by its name, of the days and DROs that were asked for."""
@@ -23,12 +26,14 @@ ENDS: Final = ("a_dro", "a_portal", "b_dro", "b_portal")
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """How an answer is drawn: a line for each value of `series` over `x`, or a bar for each `x`."""
+    """How an answer is drawn: a line for each value of `series` over `x`, or a bar for each `x`. A row of a line has
+    another point where `to` names two more columns."""
 
     x: str
     y: str
     series: Sequence[str] = ()
     kind: str = "line"
+    to: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,15 +249,42 @@ def idle_portals(gold: Gold) -> DataFrame:
 
 
 def configuration_changes(gold: Gold) -> DataFrame:
-    """For each change of a configuration what differs in the seven days after it from those before."""
-    return gold("configuration_change").orderBy(F.desc("differs"), "at", "dro", "portal", "measure")
+    """For each change of a configuration what differs in the seven days after it from those before; `change`: by which
+    share of what it was."""
+    change = F.expr("IF(differs, difference / nullif(mean_before, 0), NULL)")
+    return (
+        gold("configuration_change")
+        .withColumn("change", change)
+        .orderBy(F.desc("differs"), "at", "dro", "portal", "measure")
+    )
 
 
 def anomalies(gold: Gold) -> DataFrame:
-    """Hours of portals that are unlike the same hour of the four weeks before."""
-    return gold("anomaly").orderBy(
-        F.desc(F.expr("abs(value - usual) / greatest(deviation, 1)")), "hour", "dro", "portal"
-    )
+    """Hours of portals that are unlike the same hour of the four weeks before: by how many standard deviations."""
+    deviations = F.expr("abs(value - usual) / greatest(deviation, 1)")
+    return gold("anomaly").withColumn("deviations", deviations).orderBy(F.desc("deviations"), "hour", "dro", "portal")
+
+
+def unseen(gold: Gold) -> list[str]:
+    """Say what the days that were asked for do not show: days and times of DROs without samples."""
+    told = gold("day").groupBy("dro", "day").agg(*_sql("max(covered_us) AS covered_us", "max(gaps) AS gaps"))
+    rows = told.groupBy("dro").agg(*_sql(
+        "array_sort(collect_set(day)) AS days", "sum(covered_us) AS covered_us", "sum(gaps) AS gaps"
+    )).orderBy("dro").collect()  # fmt: skip
+    everywhere = sorted({day for row in rows for day in row["days"]})
+    if not everywhere:
+        return ["no DRO has samples of these days"]
+    first, last = date.fromisoformat(everywhere[0]), date.fromisoformat(everywhere[-1])
+    days = [(first + timedelta(days=nth)).isoformat() for nth in range((last - first).days + 1)]
+    found = []
+    for row in rows:
+        lacks = [day for day in days if day not in row["days"]]
+        if lacks:
+            found.append(f"{row['dro']} has no samples of {len(lacks)} of {len(days)} days ({lacks[0]} to {lacks[-1]})")
+        if row["gaps"]:
+            share = row["covered_us"] / (len(row["days"]) * DAY_US)
+            found.append(f"{row['dro']} has {row['gaps']} gaps: samples cover {share:.2%} of its days")
+    return found
 
 
 def totals(gold: Gold) -> dict[str, Any]:
@@ -282,7 +314,8 @@ QUESTIONS: Final[Mapping[str, Question]] = {
                  Chart("week", "events", ("what",), "bar")),
         Question("interest-growth", "How does the interest in topics grow?", interest_growth,
                  Chart("day", "interest", ("dro", "portal", "scope"))),
-        Question("link-capacity", "When will a link be full?", link_capacity),
+        Question("link-capacity", "When will a link be full?", link_capacity,
+                 Chart("measured_on", "bytes_per_s", ("dro", "portal"), to=("full_on", "full_bytes_per_s"))),
         Question("asymmetry", "Are links used in one direction alone?", asymmetry, Chart("day", "ratio", ENDS)),
         Question("blocked", "When could portals not send, for how long, and how bad was it?", blocked,
                  Chart("begin", "blocked_us", ("dro", "portal"), "bar")),
@@ -296,8 +329,11 @@ QUESTIONS: Final[Mapping[str, Question]] = {
                  Chart("dro", "bytes", (), "bar")),
         Question("udp-recovery", "Does what is lost on UDP links come back?", udp_recovery,
                  Chart("day", "recovered", ("dro", "portal"))),
-        Question("idle-portals", "Which portals carry nothing or serve nobody?", idle_portals),
-        Question("configuration-changes", "Which changes of configuration changed behaviour?", configuration_changes),
-        Question("anomalies", "Which hours are unlike those of the weeks before?", anomalies),
+        Question("idle-portals", "Which portals carry nothing or serve nobody?", idle_portals,
+                 Chart("portal", "proxies", ("dro", "portal"), "bar")),
+        Question("configuration-changes", "Which changes of configuration changed behaviour?", configuration_changes,
+                 Chart("at", "change", ("dro", "portal", "measure"), "bar")),
+        Question("anomalies", "Which hours are unlike those of the weeks before?", anomalies,
+                 Chart("hour", "deviations", ("dro", "portal", "measure"), "bar")),
     )
 }  # fmt: skip

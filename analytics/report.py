@@ -9,14 +9,17 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from analytics.questions import QUESTIONS, Gold, totals
+from analytics.questions import QUESTIONS, Gold, totals, unseen
 from analytics.session import positive, run
 from analytics.store.objects import ObjectStore
 from analytics.views import LINE_RATE, tables_of
+
+LINES: Final = 20
 
 
 def gold_of(spark: SparkSession, history: ObjectStore, options: argparse.Namespace) -> Gold:
@@ -61,13 +64,21 @@ def main(given: Sequence[str] | None = None) -> int:
 
     def work(spark: SparkSession) -> int:
         gold = gold_of(spark, options.history, options)
+        lacks = unseen(gold)
+        for line in shortened(lacks):
+            print(f"tnwgd-report: not seen: {line}", file=sys.stderr)
         if options.html is None:
             _print(QUESTIONS[options.name].answer(gold), options.json)
         else:
-            print(_write_page(gold, options))
+            print(_write_page(gold, options, shortened(lacks)))
         return 0
 
     return run("tnwgd-report", options.master, work)
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Give the first lines, and say how many more there are."""
+    return [*lines[:LINES], *([f"and {len(lines) - LINES} more"] if len(lines) > LINES else [])]
 
 
 def _print(answer: DataFrame, is_json: bool) -> None:
@@ -83,7 +94,7 @@ def _print(answer: DataFrame, is_json: bool) -> None:
         writer.writerows([_plain(value) for value in row] for row in rows)
 
 
-def _write_page(gold: Gold, options: argparse.Namespace) -> Path:
+def _write_page(gold: Gold, options: argparse.Namespace, lacks: Sequence[str]) -> Path:
     """Write the page of the questions; where it is."""
     from analytics.page import answer_of, page, summary_of
 
@@ -95,8 +106,12 @@ def _write_page(gold: Gold, options: argparse.Namespace) -> Path:
     summary = summary_of(totals(gold), answers) if options.name == "all" else []
     options.html.mkdir(parents=True, exist_ok=True)
     path: Path = options.html / "index.html"
-    path.write_text(page(options.history.shown().rpartition("/")[2], summary, answers))
+    path.write_text(page(_name_of(options.history), summary, answers, lacks))
     return path
+
+
+def _name_of(history: ObjectStore) -> str:
+    return history.folder.resolve().name if history.folder else history.shown()
 
 
 def _plain(value: object) -> object:

@@ -34,6 +34,8 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+NEEDED: Final = ("spark.sql.session.timeZone", "spark.sql.sources.partitionColumnTypeInference.enabled")
+"""Names what would give other answers otherwise."""
 _LAUNCHER: Final = """\
 #!/bin/sh
 # Java without a module that its runtime does not have, and that Spark asks for.
@@ -49,9 +51,20 @@ class NoJavaError(Exception):
     """There is no Java that Spark runs on."""
 
 
+def prepare(spark: SparkSession) -> None:
+    """Give a session that others have made the settings that days need. Raises: HistoryError, it cannot have them."""
+    for name in NEEDED:
+        try:
+            if spark.conf.get(name) != _SETTINGS[name]:
+                spark.conf.set(name, _SETTINGS[name])
+        except (PySparkException, Py4JError) as e:
+            what = f"this session of Spark does not take {name}={_SETTINGS[name]}"
+            raise HistoryError(f"{what}, without which days are wrong: {reason_of(str(e))}") from e
+
+
 @contextmanager
 def spark_session(name: str, master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Give a session, stopped at the end; the one of this process, left as it is, where there is one. Raises:
+    """Give a session, stopped at the end; the one of this process, which goes on, where there is one. Raises:
     NoJavaError.
 
     `master`: `local[*]` unless said or submitted. The log has errors alone.

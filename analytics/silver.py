@@ -43,8 +43,8 @@ from analytics.bronze import (
     spans_of,
     taken,
 )  # fmt: skip
-from analytics.files import BROKEN, Part, ReadableFile, opened, unreadable, without_replaced
 from analytics.store.errors import HistoryError, of_store
+from analytics.store.files import BROKEN, Part, ReadableFile, opened, unreadable, without_replaced
 from analytics.store.objects import ObjectStore, unique
 from analytics.sums import SummedColumns, kept_of
 

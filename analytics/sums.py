@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
-from analytics.files import META, FileColumn
+from analytics.store.files import META, FileColumn
 
 PREFIXES: Final = ("dro_portal_", "dro_")
 COUNTER, GAUGE, BUCKET = "counter", "gauge", "bucket"

@@ -85,6 +85,7 @@ def forecasts(days: DataFrame, bytes_per_s: float) -> DataFrame:
     return lines.where("weeks >= 3").selectExpr(
         "dro", "portal", "weeks", "rate AS bytes_per_s", "slope AS growth_per_day", f"{limit}D AS full_bytes_per_s",
         f"{on(0)} AS full_on", f"{on(BAND)} AS earliest", f"{on(-BAND)} AS latest",
+        "date_from_unix_date(int(last)) AS measured_on",
     )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
 from analytics import gold, trends
-from analytics.manifest import LASTING, TYPES, Manifests, read_rows
-from analytics.store.errors import HistoryError
+from analytics.session import prepare
+from analytics.store.errors import HistoryError, of_store
+from analytics.store.manifest import LASTING, TYPES, Manifests, read_rows
 from analytics.store.objects import ObjectStore
 
 Tables = Callable[[str], DataFrame]
@@ -41,7 +42,11 @@ _ENDS: Final = T.ArrayType(
 
 def tables_of(spark: SparkSession, history: ObjectStore, line_rate: float = LINE_RATE) -> Tables:
     """Give the tables of a history as they are now. Raises, when asked for one: HistoryError, it was never made."""
-    manifests = Manifests(history)
+    prepare(spark)
+    try:
+        manifests = Manifests(history)
+    except OSError as e:
+        raise of_store(e) from e
 
     def table(name: str) -> DataFrame:
         if (make := MADE.get(name)) is not None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analytics.files import META, REPLACES, VERSION, opened, parts_of
+from analytics.store.files import META, REPLACES, VERSION, opened, parts_of
 from analytics.store.objects import ObjectStore
 from tests.builders.histories import START_S, write
 

@@ -16,15 +16,19 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from analytics.aggregate import RunSummary, aggregate, follow
-from analytics.files import META
 from analytics.page import text
-from analytics.questions import QUESTIONS
+from analytics.questions import QUESTIONS, unseen
 from analytics.report import gold_of
 from analytics.report import main as report
+from analytics.session import prepare
+from analytics.store.errors import HistoryError
+from analytics.store.files import META
 from analytics.store.objects import ObjectStore
+from analytics.views import tables_of
 from tests.analytics.oracle import Oracle
 from tests.analytics.scenes import US, Row, Scene
 from tests.builders.histories import write
@@ -156,6 +160,41 @@ def test_what_went_between_portals_is_added_up_by_what_they_lead_to(
 
 def test_nothing_is_made_anew_when_nothing_has_changed(scene: tuple[Path, Scene], spark: SparkSession) -> None:
     assert aggregate(spark, ObjectStore(str(scene[0]))) == RunSummary(0, 0, ())
+
+
+def test_a_report_says_what_it_could_not_see(
+    scene: tuple[Path, Scene], spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, made = scene
+    assert report(["balance", "--history", str(folder), "--csv"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tnwgd-report: not seen: ")]
+    times = sorted({row["ts"] for row in made.tables["dro"] if row["dro"] == "DRÖ 7.0"}) if "7.0" in str(lines) else []
+    gaps = [b - a for a, b in itertools.pairwise(times) if b - a > 3 * 300 * US]
+    told = [line for line in lines if "DRÖ 7.0 has" in line and "gaps" in line]
+    assert bool(gaps) == bool(told)
+    assert lines, "the scene has gaps"
+    whole = tables_of(spark, ObjectStore(str(folder)))
+    without = whole("day").where("NOT (dro LIKE '%.0' AND day = '2024-03-01')")
+    lacks = unseen(lambda name: without if name == "day" else whole(name))
+    assert [line for line in lacks if line.endswith("has no samples of 1 of 2 days (2024-03-01 to 2024-03-01)")]
+
+
+def test_a_session_of_others_is_given_what_days_need(scene: tuple[Path, Scene], spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    tables_of(spark, ObjectStore(str(scene[0])))
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+    class Refusing:
+        conf = argparse.Namespace(get=lambda _: "CET", set=refuse)
+
+    with pytest.raises(
+        HistoryError, match=r"does not take .*timeZone=UTC, without which days are wrong"
+    ):
+        prepare(Refusing())  # type: ignore[arg-type]
+
+
+def refuse(name: str, _value: str) -> None:
+    raise AnalysisException(f"{name} is static")
 
 
 def same(told: Iterable[Row], wanted: Iterable[Row]) -> str:

@@ -24,10 +24,10 @@ import analytics.aggregate
 import analytics.bronze
 from analytics.aggregate import RunSummary
 from analytics.bronze import SampleFile
-from analytics.files import META
-from analytics.manifest import alone
 from analytics.silver import make
 from analytics.store.errors import HistoryError
+from analytics.store.files import META
+from analytics.store.manifest import alone
 from analytics.store.objects import ObjectStore
 from supervisor.history.compact import compact
 from tests.analytics.oracle import SUMS, Oracle

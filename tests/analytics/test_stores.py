@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import analytics.manifest
+import analytics.store.manifest
 from analytics.aggregate import RunSummary, aggregate
-from analytics.manifest import CLAIMS, alone
 from analytics.report import main as report
 from analytics.store.errors import HistoryError
+from analytics.store.manifest import CLAIMS, alone
 from analytics.store.objects import ObjectStore
 from analytics.views import DAILY, LASTS, tables_of
 from tests.analytics.scenes import Scene
@@ -88,7 +88,7 @@ def test_of_two_jobs_one_goes_on(store: ObjectStore, monkeypatch: pytest.MonkeyP
     store.put(f"{CLAIMS}/claim-of-one-that-was-killed", b"")
     with refused, alone(store):
         pass
-    monkeypatch.setattr(analytics.manifest, "CLAIM_S", -1.0)
+    monkeypatch.setattr(analytics.store.manifest, "CLAIM_S", -1.0)
     with alone(store) as check, pytest.raises(HistoryError, match="could not be renewed: nothing is lost"):
         check()
     assert list(store.objects(CLAIMS)) == []

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analytics.files import opened, parts_of, without_replaced
+from analytics.store.files import opened, parts_of, without_replaced
 from analytics.store.objects import ObjectStore
 from dro.errors import ResourceError
 from supervisor.history.compact import Compacted, compact

@@ -21,8 +21,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analytics.files import ARROW
 from analytics.store.errors import HistoryError
+from analytics.store.files import ARROW
 from analytics.store.objects import ObjectStore, first_line, unique
 
 FOLDER: Final = "gold/manifest"
