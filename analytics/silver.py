@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from analytics import rolled
 from analytics.bronze import (
@@ -44,7 +45,17 @@ from analytics.bronze import (
     taken,
 )  # fmt: skip
 from analytics.store.errors import HistoryError, of_store
-from analytics.store.files import BROKEN, Part, ReadableFile, opened, unreadable, without_replaced
+from analytics.store.files import (
+    BROKEN,
+    FileColumn,
+    Part,
+    ReadableFile,
+    columns_of,
+    description,
+    opened,
+    unreadable,
+    without_replaced,
+)  # fmt: skip
 from analytics.store.objects import ObjectStore, unique
 from analytics.sums import SummedColumns, kept_of
 
@@ -198,12 +209,14 @@ def make(work: Work) -> list[MadeDay]:
 
 @dataclass(slots=True)
 class _Reading:
-    """Tells what has to be read of a table: `base` has what was read before. `now`: all files that are there."""
+    """Tells what has to be read of a table: `base` has what was read before. `now`: files that are there, `columns`:
+    theirs."""
 
     base: str
     more: list[ReadableFile]
     now: Known
     is_changed: bool
+    columns: Mapping[str, FileColumn] = field(default_factory=dict)
 
 
 def _reading(work: Work, day: Day, table: str, known: DayRecord, on_bad: Callable[[str], object]) -> _Reading:
@@ -266,10 +279,12 @@ def _samples(
     work: Work, day: Day, table: str, reading: _Reading, runs: Sequence[Span] | None, on_bad: Callable[[str], object]
 ) -> tuple[DaySamples, SummedColumns]:
     """Read what there is of a table, all of it where nothing has what was read before."""
-    sources = []
+    sources, columns = [], dict[str, FileColumn]()
     if reading.base:
         try:
-            sources.append(SampleFile(reading.base, pq.ParquetFile(work.store.open(reading.base)), True))
+            file = pq.ParquetFile(work.store.open(reading.base))
+            columns |= columns_of(file)
+            sources.append(SampleFile(reading.base, file, reading.base.startswith("silver/")))
         except BROKEN:
             reading.base = ""
     files = reading.more
@@ -277,9 +292,10 @@ def _samples(
         files = without_replaced(opened(work.store, day.parts[table], table, lambda _: None))
     if not reading.base:
         reading.now = {file.part.name: [file.part.size, file.part.mtime_ns, file.digest] for file in files}
-    columns = {name: column for file in files for name, column in file.columns.items()}
-    kept = kept_of(table, columns)
-    sources += [SampleFile(file.part.path, file.file) for file in files]
+    for one in files:
+        columns |= one.columns
+    reading.columns, kept = columns, kept_of(table, columns)
+    sources += [SampleFile(one.part.path, one.file) for one in files]
 
     bad: dict[str, Exception] = {}
     samples = samples_of(sources, day.day, table, SCOPES[table], kept, runs, bad.__setitem__)
@@ -301,6 +317,7 @@ def _base_of(work: Work, day: Day, table: str, reading: _Reading, samples: DaySa
     if not reading.is_changed or not day.goes_on:
         return reading.base if not reading.is_changed else ""
     rows = merged(samples, SCOPES[table])
+    rows = rows.replace_schema_metadata(description(table, reading.columns))
     path = f"{folder_of(table, day.day, work.dro)}/{unique('part', reading.base.encode())}.parquet"
     work.store.put_rows(path, rows.schema, [rows])
     return path
@@ -392,7 +409,7 @@ class Growth:
         starts = begins(*(codes(rows[name]) for name in self._scope.key))
         for key, begin, end in zip(_keys(rows.take(starts), self._scope), starts, ends_of(starts, size), strict=True):
             here, run = slice(begin, end), key[self._run]
-            run_first, limit = limits[run]
+            run_first, limit, pause = limits[run]
             seed = self._seed(key)
             if seed is None and self._begun[key].ts_last == run_first > run + limit:  # it had counted before
                 seed = self._begun[key]
@@ -402,12 +419,12 @@ class Growth:
             before = np.append(seed.ts_last if seed else run, np.maximum.accumulate(last[here])[:-1])
             if seed:
                 before = np.maximum(before, seed.ts_last)
-                marks["is_gap"][begin] = first[begin] - before[0] > limit
+                marks["is_gap"][begin] = first[begin] - before[0] > pause
             interval[here] = np.maximum(last[here] - before, 0)
             most = np.maximum(interval[here] // SECOND_US, 60) * MOST_PER_S
             growth[here] = np.where(growth[here] > most[:, None], 0, growth[here])
             marks["is_first"][begin] = not seed
-            marks["is_gap"][begin + 1 : end] = first[begin + 1 : end] - before[1:] > limit
+            marks["is_gap"][begin + 1 : end] = first[begin + 1 : end] - before[1:] > pause
             set_from = np.append(seed.clock_us if seed else _NO_CLOCK, clock[begin : end - 1])
             is_known = (set_from != _NO_CLOCK) & (clock[here] != _NO_CLOCK)
             marks["is_clock_step"][here] = is_known & (abs(clock[here] - set_from) > SECOND_US)
@@ -434,17 +451,26 @@ class Growth:
         ]  # fmt: skip
         return max(others, key=lambda of: of[0])[1] if others else None
 
-    def _limits(self, first: Ints, last: Ints) -> dict[int, tuple[int, float]]:
-        """Find for each run when it was sampled first (us), and how many microseconds without a sample are a gap."""
+    def _limits(self, first: Ints, last: Ints) -> dict[int, tuple[int, float, float]]:
+        """Find for each run when it was sampled first (us), how long after its start its counters count as known, and
+        how many microseconds without a sample are a gap: samples may be rarer than minutes."""
         run, samples = codes(self._rows["run"]), codes(self._rows["samples"])
-        found: dict[int, tuple[int, float]] = {}
+        is_next = np.ones(len(run), bool)
+        is_next[begins(*(codes(self._rows[name]) for name in self._scope.key))] = False
+        since = np.diff(first, prepend=first[:1])
+        found: dict[int, tuple[int, float, float]] = {}
         for one in np.unique(run):
             seeds = [seed.ts_first for key, seed in self._seeds.items() if key[self._run] == one]
             several = (run == one) & (samples > 1) & (last > first)
-            spacing = np.sort((last - first)[several] / (samples - 1)[several])
-            middle = spacing[(len(spacing) - 1) // 2] if len(spacing) else MINUTE_US
-            found[int(one)] = min([int(first[run == one].min()), *seeds]), LIMIT * max(float(middle), SECOND_US)
+            often = _middle((last - first)[several] / (samples - 1)[several], MINUTE_US)
+            pause = often if several.any() else max(MINUTE_US, _middle(since[(run == one) & is_next], MINUTE_US))
+            begun = min([int(first[run == one].min()), *seeds])
+            found[int(one)] = begun, LIMIT * max(often, SECOND_US), LIMIT * max(pause, SECOND_US)
         return found
+
+
+def _middle(values: NDArray[Any], otherwise: float) -> float:
+    return float(np.sort(values)[(len(values) - 1) // 2]) if len(values) else otherwise
 
 
 def _keys(rows: pa.Table, scope: Scope) -> list[Key]:

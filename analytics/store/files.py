@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
@@ -164,6 +164,17 @@ def _described(meta: bytes) -> tuple[int, str, Mapping[str, FileColumn]]:
         columns[name] = FileColumn(name, **of)
         ARROW[columns[name].type]  # else a LookupError
     return about["version"], about["table"], columns
+
+
+def columns_of(file: pq.ParquetFile) -> Mapping[str, FileColumn]:
+    """Find what the columns of a file mean that was written with `description`. Raises: LookupError, ValueError."""
+    return _described(file.metadata.metadata[META])[2]
+
+
+def description(table: str, columns: Mapping[str, FileColumn]) -> dict[bytes, bytes]:
+    """Give the metadata that say what columns mean."""
+    told = {name: {k: v for k, v in asdict(column).items() if v and k != "name"} for name, column in columns.items()}
+    return {META: json.dumps({"version": VERSION, "table": table, "columns": told}, separators=(",", ":")).encode()}
 
 
 def without_replaced(files: Sequence[ReadableFile]) -> list[ReadableFile]:

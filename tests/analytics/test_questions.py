@@ -187,9 +187,7 @@ def test_a_session_of_others_is_given_what_days_need(scene: tuple[Path, Scene], 
     class Refusing:
         conf = argparse.Namespace(get=lambda _: "CET", set=refuse)
 
-    with pytest.raises(
-        HistoryError, match=r"does not take .*timeZone=UTC, without which days are wrong"
-    ):
+    with pytest.raises(HistoryError, match=r"does not take .*timeZone=UTC, without which days are wrong"):
         prepare(Refusing())  # type: ignore[arg-type]
 
 

@@ -30,6 +30,7 @@ from analytics.store.files import META
 from analytics.store.manifest import alone
 from analytics.store.objects import ObjectStore
 from supervisor.history.compact import compact
+from tests.analytics.coming import Coming, gold
 from tests.analytics.oracle import SUMS, Oracle
 from tests.analytics.scenes import Row, Scene
 from tests.builders.histories import START_S, write
@@ -113,6 +114,24 @@ def test_growth_is_that_of_plain_python(seed: int, pieces: int, chunk: int) -> N
     assert told.keys() == wanted.keys()
     for key, sums in wanted.items():
         assert [(n, told[key][n]) for n in names] == [(n, sums[n]) for n in names], key
+
+
+@settings(max_examples=CASES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 1 << 32), count=st.integers(2, 6))
+def test_gold_of_files_that_come_one_after_another_is_that_of_all_at_once(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    coming = Coming(chance, count)
+    with TemporaryDirectory() as made:
+        whole, parts = Path(made) / "whole", Path(made) / "parts"
+        for nth in range(count):
+            coming.write(whole, nth)
+            coming.write(parts, nth)
+            if chance.random() < 0.3:
+                compact(parts, chance.choice((date(2024, 3, 1), date(2024, 4, 1))))
+            if chance.random() < 0.8 or nth == count - 1:
+                aggregate(parts)
+        aggregate(whole)
+        assert gold(parts) == gold(whole)
 
 
 def sample(day: int, value: int, portal: str = "P", page: int = 1, minute: int = 0) -> Row:
@@ -350,6 +369,13 @@ def test_samples_without_a_page_go_on_with_that_of_their_portal(tmp_path: Path) 
     write(tmp_path, "portal", whole)
     aggregated(tmp_path)
     assert sum(sent(tmp_path).values()) == 1025
+
+
+def test_gaps_are_those_of_the_interval_also_when_it_is_longer_than_a_minute(tmp_path: Path) -> None:
+    times = [0, 10, 20, 30, 80, 90]
+    write(tmp_path, "portal", [sample(0, 5 + at, minute=at) for at in times])
+    aggregated(tmp_path)
+    assert [key[2] - START_S // 60 for key, sums in grown(tmp_path, ["is_gap"]).items() if sums["is_gap"]] == [80]
 
 
 def test_what_no_counter_can_grow_is_not_added(tmp_path: Path) -> None:
