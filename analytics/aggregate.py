@@ -17,7 +17,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, pairwise
 from typing import Final
@@ -29,7 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from analytics import episodes
-from analytics.session import positive, run
+from analytics.session import positive, run, whole
 from analytics.silver import TABLES, Day, MadeDay, Work, make
 from analytics.store.errors import HistoryError, of_store
 from analytics.store.files import Part, parts_of
@@ -65,14 +66,16 @@ def prints_of(parts: Iterable[Part]) -> dict[Partition, str]:
 class _Days:
     """The days of all DROs: their files, what was made of them, and which have to be made."""
 
-    def __init__(self, store: ObjectStore, manifests: Manifests) -> None:
+    def __init__(self, store: ObjectStore, manifests: Manifests, first: str = "") -> None:
+        """`first`: the day before which none is made."""
         self.manifests = manifests
         found = {table: parts_of(store, table) for table in TABLES}
         self._parts: dict[Partition, dict[str, list[Part]]] = defaultdict(lambda: {table: [] for table in TABLES})
         for table, parts in found.items():
             for part in parts:
-                self._parts[part.day, part.dro][table].append(part)
-        self._files = prints_of(part for parts in found.values() for part in parts)
+                if part.day >= first:
+                    self._parts[part.day, part.dro][table].append(part)
+        self._files = prints_of(part for parts in found.values() for part in parts if part.day >= first)
         made = {(day, dro) for day, of in manifests.days().items() for dro in of.dros}
         by_dro: dict[str, list[str]] = defaultdict(list)
         for day, dro in sorted({*self._files, *made}):
@@ -87,10 +90,13 @@ class _Days:
 
     def touched(self) -> set[Partition]:
         """Find the days whose files have changed, or the end of the day before them."""
-        return {
-            where for where, files in self._files.items()
-            if (known := self.known(where)).files != files or known.before != self.known(self._before.get(where)).end
-        }  # fmt: skip
+        found = set()
+        for where, files in self._files.items():
+            known, before = self.known(where), self._before.get(where)
+            # where the day before was removed, it has ended as it had
+            if known.files != files or (before and known.before != self.known(before).end):
+                found.add(where)
+        return found
 
     def works(self, store: ObjectStore, chunk: Iterable[Partition], keeps_minutes: bool) -> list[Work]:
         """Share out days: those of a DRO are one work, since a day begins where the one before has ended."""
@@ -114,13 +120,17 @@ def aggregate(
     on_progress: Callable[[int, int], object] = lambda n, of: None,
     *,
     keeps_minutes: bool = False,
+    first: str = "",
 ) -> RunSummary:
-    """Bring silver and gold up to date. `on_progress`: days of DROs done, and of how many. Raises: HistoryError."""
+    """Bring silver and gold up to date. `on_progress`: days of DROs done, and of how many. `first`:
+    the day (YYYY-MM-DD) before which tables are removed. Raises: HistoryError."""
     try:
         if not history.is_there():
             raise HistoryError(f"{history.shown()}: no directory of a history")
         with alone(history) as check:
-            return _aggregate(spark, history, Manifests(history, check), on_progress, keeps_minutes)
+            manifests = Manifests(history, check)
+            _remove(history, manifests, first)
+            return _aggregate(spark, history, _Days(history, manifests, first), on_progress, keeps_minutes)
     except OSError as e:
         raise of_store(e) from e
 
@@ -128,12 +138,11 @@ def aggregate(
 def _aggregate(
     spark: SparkSession,
     store: ObjectStore,
-    manifests: Manifests,
+    days: _Days,
     on_progress: Callable[[int, int], object],
     keeps_minutes: bool,
 ) -> RunSummary:
     left_out: list[str] = []
-    days = _Days(store, manifests)
     done: list[Partition] = []
     while touched := days.touched():
         chunk = _chunk(touched)
@@ -147,8 +156,25 @@ def _aggregate(
             list(pool.map(partial(_commit, store, days), by_day.values()))
         done += chunk
         on_progress(len(done), len(done) + len(touched - chunk))
-    _lasting(spark, store, manifests)
+    _lasting(spark, store, days.manifests)
     return RunSummary(len(done), len({day for day, _ in done}), tuple(left_out))
+
+
+def _remove(store: ObjectStore, manifests: Manifests, first: str) -> None:
+    """Remove the tables of days before the first that is kept; what lasted longer is then made of the others. Of the
+    last one that goes stays where its counters ended."""
+    gone = [day for day in manifests.days() if day < first]
+    for day in gone[:-1]:
+        manifests.remove(day)
+    if gone and (last := manifests.of[gone[-1]]).tables:
+        manifests.put(gone[-1], Manifest(0, {dro: replace(of, files="", merged=()) for dro, of in last.dros.items()}))
+    for one in store.objects("gold") if first else ():
+        if "/day=" in one.path and one.path.split("/day=")[1] < first:
+            store.remove_folder(one.path.rpartition("/")[0])
+    for one in store.objects("silver") if first else ():
+        _, table, day, *_ = one.path.split("/")
+        if day < f"day={first}" and (table != "record" or day != f"day={gone[-1] if gone else ''}"):
+            store.remove_folder(f"silver/{table}/{day}")
 
 
 def _chunk(touched: Iterable[Partition]) -> set[Partition]:
@@ -219,7 +245,7 @@ def _put(store: ObjectStore, folder: str, rows: pa.Table) -> str:
 
 def _lasting(spark: SparkSession, store: ObjectStore, manifests: Manifests) -> None:
     """Make the tables of what lasts longer than a day, from the small ones of all days, when one has changed."""
-    paths = {day: [of.tables[table].path for table in LASTING_OF] for day, of in manifests.days().items()}
+    paths = {day: [of.tables[table].path for table in LASTING_OF] for day, of in manifests.days().items() if of.tables}
     if paths == manifests.of.get(LASTING, Manifest()).days:
         return
     tables = tables_of(spark, store)
@@ -241,17 +267,14 @@ def _lasting(spark: SparkSession, store: ObjectStore, manifests: Manifests) -> N
 
 
 def follow(
-    spark: SparkSession,
-    history: ObjectStore,
+    once: Callable[[], RunSummary],
     every_s: float,
     on_done: Callable[[RunSummary], object],
-    *,
-    keeps_minutes: bool = False,
     pause: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Bring silver and gold up to date again and again, in one session, until `pause` raises. Raises: HistoryError."""
+    """Aggregate again and again, in one session, until `pause` raises. Raises: HistoryError."""
     while True:
-        done = aggregate(spark, history, keeps_minutes=keeps_minutes)
+        done = once()
         if done.partitions or done.left_out:
             on_done(done)
         pause(every_s)
@@ -269,6 +292,8 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--follow", metavar="SECONDS", type=positive, default=0.0,
                         help="go on whenever there are new files, looking so often")  # fmt: skip
+    parser.add_argument("--keep-days", metavar="N", type=whole, default=0,
+                        help="remove tables of days before the last N (samples: tnwgd-history compact)")  # fmt: skip
     parser.add_argument("--minutes", action="store_true", help="keep what was counted in each minute as a table, too")
     parser.add_argument("--master", default="", help="of Spark (default local[*], or what spark-submit says)")
     return parser
@@ -278,10 +303,14 @@ def main(given: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
     options = arguments().parse_args(given)
 
+    def once(spark: SparkSession, on_progress: Callable[[int, int], object] = lambda n, of: None) -> RunSummary:
+        kept = datetime.now(UTC).date() - timedelta(days=options.keep_days - 1) if options.keep_days else ""
+        return aggregate(spark, options.history, on_progress, keeps_minutes=options.minutes, first=str(kept))
+
     def work(spark: SparkSession) -> int:
         if options.follow:
-            follow(spark, options.history, options.follow, _print, keeps_minutes=options.minutes)
-        done = aggregate(spark, options.history, _show_progress, keeps_minutes=options.minutes)
+            follow(partial(once, spark), options.follow, _print)
+        done = once(spark, _show_progress)
         _print(done)
         return 1 if done.left_out else 0
 

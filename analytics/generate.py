@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from analytics.session import run
+from analytics.session import run, whole
 from analytics.store.files import META
 from analytics.store.objects import write_parquet
 from analytics.sums import BUCKET, COUNTER
@@ -270,12 +270,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
-
-    def whole(text: str) -> int:
-        if text.isdigit() and int(text) > 0:
-            return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-
     parser = argparse.ArgumentParser(prog="tnwgd-history-generate", description="Make a history of DROs by chance.")
     parser.add_argument("--history", metavar="DIR", type=Path, required=True, help="an empty directory, or a new one")
     parser.add_argument("--rows", metavar="N", type=whole, default=1_000_000, help="rows of portals (default 1000000)")

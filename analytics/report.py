@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from analytics.checks import FRESH_S, coverage, freshness, sums
 from analytics.questions import QUESTIONS, Gold, totals, unseen
 from analytics.session import positive, run
 from analytics.store.objects import ObjectStore
 from analytics.views import LINE_RATE, tables_of
 
 LINES: Final = 20
+CHECK: Final = "check"
 
 
 def gold_of(spark: SparkSession, history: ObjectStore, options: argparse.Namespace) -> Gold:
@@ -57,6 +60,8 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     if options.history is None:
         parser.error("--history is missing")
+    if options.name == CHECK and options.html is not None:
+        parser.error("check is no page: --html without effect")
     if options.start and options.end and options.start > options.end:
         parser.error(f"--from {options.start} is after --to {options.end}")
     if options.name == "all" and options.html is None:
@@ -67,6 +72,8 @@ def main(given: Sequence[str] | None = None) -> int:
         lacks = unseen(gold)
         for line in shortened(lacks):
             print(f"tnwgd-report: not seen: {line}", file=sys.stderr)
+        if options.name == CHECK:
+            return _check(spark, gold, lacks, options)
         if options.html is None:
             _print(QUESTIONS[options.name].answer(gold), options.json)
         else:
@@ -74,6 +81,22 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
 
     return run("tnwgd-report", options.master, work)
+
+
+def _check(spark: SparkSession, gold: Gold, lacks: Sequence[str], options: argparse.Namespace) -> int:
+    """Print what was checked; the exit status is 1 when something is wrong."""
+    found = [
+        *sums(spark, options.history, gold), *coverage(gold, lacks),
+        *freshness(gold, time.time_ns() // 1000, options.fresh),
+    ]  # fmt: skip
+    rows = [result.row() for result in found]
+    if options.json:
+        print(json.dumps(rows, indent=0))
+    else:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+    return int(not all(result.is_right for result in found))
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
@@ -133,14 +156,17 @@ def _day(text: str) -> date:
 def arguments() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="tnwgd-report", description="Answer questions about the history of DROs.")
-    names = ["list", "all", *QUESTIONS]
-    parser.add_argument("name", metavar="NAME", choices=names, help="a question, or all; `list` names them")
+    names = ["list", "all", CHECK, *QUESTIONS]
+    parser.add_argument("name", metavar="NAME", choices=names,
+                        help="a question, all, or check: of the history itself; `list` names them")  # fmt: skip
     parser.add_argument("--history", metavar="DIR", type=ObjectStore, help="directory or URI of the history")
     parser.add_argument("--from", dest="start", metavar="DAY", type=_day, help="first day (UTC)")
     parser.add_argument("--to", dest="end", metavar="DAY", type=_day, help="last day")
     parser.add_argument("--dro", metavar="NAME", action="append", help="of these DROs alone")
     rate = "bytes a second that a link takes, for forecasts (default 125000000, 1 Gbit/s)"
     parser.add_argument("--line-rate", metavar="BYTES", type=positive, default=LINE_RATE, help=rate)
+    parser.add_argument("--fresh", metavar="SECONDS", type=positive, default=FRESH_S,
+                        help="how old the last sample of a DRO may be, for check (default %(default)g)")  # fmt: skip
     parser.add_argument("--master", default="", help="of Spark (default local[*])")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true")

@@ -117,6 +117,13 @@ def positive(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
 
 
+def whole(text: str) -> int:
+    """Read an argument that is a whole number above 0. Raises: ArgumentTypeError."""
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+
+
 def reason_of(said: str) -> str:
     """Find what Spark says last of a chain of causes."""
     causes = re.findall(r"^(\w+(?:Error|Exception): .+)$", said, re.MULTILINE) or re.findall(

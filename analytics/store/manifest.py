@@ -118,6 +118,12 @@ class Manifests:
         self._there[name] = [made.number]
         self.of[name] = made
 
+    def remove(self, name: str) -> None:
+        """Let none of a name hold any longer. Raises: OSError."""
+        self._check()
+        del self.of[name]
+        self._store.remove(f"{FOLDER}/{name}.{number}.json" for number in sorted(self._there.pop(name)))
+
     def days(self) -> dict[str, Manifest]:
         """Give those of days, in their order."""
         return {name: of for name, of in sorted(self.of.items()) if name != LASTING}

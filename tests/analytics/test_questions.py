@@ -123,7 +123,7 @@ def scene(
             done.append(aggregate(spark, ObjectStore(str(folder))))
         write(folder, "portal", scene.late, "late")
         with pytest.raises(EndError):
-            follow(spark, ObjectStore(str(folder)), 1, done.append, pause=once)
+            follow(lambda: aggregate(spark, ObjectStore(str(folder))), 1, done.append, pause=once)
     assert all(one.partitions for one in done)
     [line] = {line for one in done for line in one.left_out}
     assert line.startswith(f"{broken}: its rows cannot be read (")
