@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -41,6 +42,7 @@ from analytics.views import tables_of
 CHUNK: Final = 200
 """Days of DROs that one job takes at most, unless one day has more."""
 WRITERS: Final = 4
+EARLIER: Final = "gold/state.json"
 LASTING_OF: Final = ("loss_minute", "portal_span", "dro_span")
 """Tables of days that those of what lasts longer are made of."""
 Partition = tuple[str, str]  # day, DRO
@@ -127,6 +129,10 @@ def aggregate(
     try:
         if not history.is_there():
             raise HistoryError(f"{history.shown()}: no directory of a history")
+        with suppress(FileNotFoundError):
+            history.read(EARLIER)
+            what = f"{history.shown(EARLIER)}: the tables are of an earlier state of this program"
+            raise HistoryError(f"{what}; move silver and gold away, and all days that have samples are made anew")
         with alone(history) as check:
             manifests = Manifests(history, check)
             _remove(history, manifests, first)

@@ -57,6 +57,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.name == "list":
         for question in QUESTIONS.values():
             print(f"{question.name:24} {question.asks}")
+        print(f"{CHECK:24} Is the history itself right?")
         return 0
     if options.history is None:
         parser.error("--history is missing")

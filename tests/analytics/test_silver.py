@@ -415,3 +415,14 @@ def test_a_manifest_that_is_torn_gives_way_to_the_one_before_or_is_named(tmp_pat
     path.write_text("{}")
     with pytest.raises(HistoryError, match=r"2024-02-29.2.json is broken: remove silver and gold, and all tables are"):
         aggregated(tmp_path)
+
+
+def test_tables_of_an_earlier_layout_are_left_as_they_are(tmp_path: Path) -> None:
+    write(tmp_path, "portal", [sample(0, 4)])
+    (tmp_path / "gold").mkdir()
+    (tmp_path / "gold/state.json").write_text("{}")
+    with pytest.raises(
+        HistoryError, match=r"gold/state.json: the tables are of an earlier state .* move silver and gold"
+    ):
+        aggregated(tmp_path)
+    assert [path.name for path in tmp_path.glob("gold/*")] == ["state.json"]
