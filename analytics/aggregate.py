@@ -26,11 +26,11 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from analytics import episodes
+from analytics import episodes, lasting
 from analytics.session import positive, run, whole
 from analytics.silver import TABLES, Day, MadeDay, Work, make
 from analytics.store.errors import HistoryError, of_store
@@ -250,23 +250,29 @@ def _put(store: ObjectStore, folder: str, rows: pa.Table) -> str:
 
 
 def _lasting(spark: SparkSession, store: ObjectStore, manifests: Manifests) -> None:
-    """Make the tables of what lasts longer than a day, from the small ones of all days, when one has changed."""
-    paths = {day: [of.tables[table].path for table in LASTING_OF] for day, of in manifests.days().items() if of.tables}
-    if paths == manifests.of.get(LASTING, Manifest()).days:
+    """Make the tables of what lasts longer than a day, where days have changed: events of the times that portals and
+    DROs were up, which are few, and what they cost of the minutes of losses near them alone."""
+    paths = {day: [of.tables[name].path for name in LASTING_OF] for day, of in manifests.days().items() if of.tables}
+    before = manifests.of.get(LASTING, Manifest())
+    if paths == before.days:
         return
+    touched = {day for day in paths.keys() | before.days.keys() if paths.get(day) != before.days.get(day)}
     tables = tables_of(spark, store)
-    losses = tables("loss_minute")
+    events = episodes.topology_events(tables("portal_span"), tables("dro_span")).toArrow()
+
+    def old(table: str) -> pa.Table | None:
+        file = before.tables.get(table)
+        return read_rows(store, file.path) if file and file.path else None
+
+    def losses(day: str) -> pa.Table:
+        file = manifests.of[day].tables["loss_minute"] if day in paths else None
+        return read_rows(store, file.path) if file and file.path else pa.table({})
+
     made = {
-        "blocked_episode": episodes.blocked_episodes(losses),
-        "topology_event": episodes.topology_events(tables("portal_span"), tables("dro_span"), losses),
+        "topology_event": lasting.with_costs(events, old("topology_event"), touched, losses),
+        "blocked_episode": lasting.blocked(old("blocked_episode"), touched, sorted(paths), losses),
     }
-
-    def put(one: tuple[str, DataFrame]) -> tuple[str, TableFile]:
-        rows = one[1].toArrow()
-        return one[0], TableFile(_put(store, f"gold/{one[0]}", rows), columns_of(rows.schema))
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        found = dict(pool.map(put, made.items()))
+    found = {name: TableFile(_put(store, f"gold/{name}", rows), columns_of(rows.schema)) for name, rows in made.items()}
     manifests.put(LASTING, Manifest(0, {}, found, paths))
     held = {of.path for of in found.values()}
     store.remove(one.path for table in made for one in store.objects(f"gold/{table}") if one.path not in held)

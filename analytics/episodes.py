@@ -6,13 +6,20 @@ Times are those of samples: an outage begins with the first sample that shows it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.bronze import MINUTE_US
+from analytics.bronze import MINUTE_US, Ints, codes, counts, grouped
+
+Event = Mapping[str, Any]
+TIME: Final = pa.timestamp("us", tz="UTC")
+_PLACE: Final = ("dro", "portal")
 
 PAUSE_US: Final = 2 * MINUTE_US
 """Minutes without that part one episode of blocked sends from the next one."""
@@ -44,20 +51,34 @@ def islands(rows: DataFrame, by: Sequence[str], pause_us: int) -> DataFrame:
     )
 
 
-def blocked_episodes(losses: DataFrame) -> DataFrame:
-    """Make a row for each time that a portal could not send: how long within, the fullest queue, what was dropped."""
-    rows = losses.where("send_blocked_us > 0").selectExpr("*", "ts_last - interval_us AS begin_us", "ts_last AS end_us")
-    return (
-        islands(rows, ("dro", "portal"), PAUSE_US)
-        .groupBy("dro", "portal", "episode")
-        .agg(*map(F.expr, (
-            "timestamp_micros(min(begin_us)) AS begin", "timestamp_micros(max(end_us)) AS end",
-            "sum(send_blocked_us) AS blocked_us", "max(send_queue_max_bytes_data) AS queue_bytes",
-            "max(send_queue_limit_bytes_data) AS queue_limit_bytes",
-            "sum(dropped_messages_would_block) AS dropped_messages",
-        )))
-        .drop("episode")
-    )  # fmt: skip
+def blocked_episodes(losses: pa.Table) -> pa.Table:
+    """Make a row for each time that a portal could not send, of minutes of losses: how long within, the fullest queue,
+    what was dropped."""
+    rows = losses.filter(pc.field("send_blocked_us") > 0)
+    begin = codes(rows["ts_last"]) - codes(rows["interval_us"])
+    rows = rows.append_column("begin_us", pa.array(begin))
+    order, starts = grouped(rows, ("dro", "portal"))
+    order = order[
+        np.lexsort((codes(rows["ts_last"])[order], begin[order], *(codes(rows[k])[order] for k in _PLACE[::-1])))
+    ]
+    rows = rows.take(order)
+    begin, end = codes(rows["begin_us"]), codes(rows["ts_last"])
+    is_first = np.zeros(len(rows), bool)
+    is_first[starts] = True
+    so_far = np.concatenate([np.maximum.accumulate(part) for part in np.split(end, starts[1:])]) if len(starts) else end
+    is_first[1:] |= begin[1:] - so_far[:-1] > PAUSE_US
+    rows = rows.append_column("episode", pa.array(np.cumsum(is_first)))
+    found = rows.group_by(["episode", "dro", "portal"], use_threads=False).aggregate([
+        ("begin_us", "min"), ("ts_last", "max"), ("send_blocked_us", "sum"), ("send_queue_max_bytes_data", "max"),
+        ("send_queue_limit_bytes_data", "max"), ("dropped_messages_would_block", "sum"),
+    ])  # fmt: skip
+    return pa.table({
+        "dro": found["dro"], "portal": found["portal"], "begin": found["begin_us_min"].cast(TIME),
+        "end": found["ts_last_max"].cast(TIME), "blocked_us": found["send_blocked_us_sum"],
+        "queue_bytes": found["send_queue_max_bytes_data_max"],
+        "queue_limit_bytes": found["send_queue_limit_bytes_data_max"],
+        "dropped_messages": found["dropped_messages_would_block_sum"],
+    })  # fmt: skip
 
 
 def outages(portal_spans: DataFrame) -> DataFrame:
@@ -115,9 +136,8 @@ def restarts(dro_spans: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def topology_events(portal_spans: DataFrame, dro_spans: DataFrame, losses: DataFrame) -> DataFrame:
-    """Make one row for each outage of a link or portal, restart of a DRO, and time in which the DROs settled; with what
-    it cost at the portals it concerns, from the minute it began until the minute after it ended."""
+def topology_events(portal_spans: DataFrame, dro_spans: DataFrame) -> DataFrame:
+    """Make one row for each outage of a link or portal, restart of a DRO, and time in which the DROs settled."""
     down = outages(portal_spans).withColumn(
         "of", F.expr("if(portal_type = 'peer' AND companion IS NOT NULL, concat(least(dro_id, companion), ' ',"
                      " greatest(dro_id, companion)), concat(dro, ' ', portal))")
@@ -139,18 +159,21 @@ def topology_events(portal_spans: DataFrame, dro_spans: DataFrame, losses: DataF
         "'settling' AS kind", "begin_us", "end_us", "is_over",
         "CAST(array() AS array<struct<dro: string, portal: string>>) AS ends",
     )  # fmt: skip
-    events = links.unionByName(started).unionByName(settled).withColumn(
-        "id", F.expr("row_number() OVER (ORDER BY begin_us, end_us, kind, ends)")
-    )  # fmt: skip
-    lost = losses.selectExpr("dro AS at_dro", "portal AS at_portal", "unix_micros(minute) AS at_us", *COSTS)
-    during = f"at_us BETWEEN begin_us - {MINUTE_US} AND end_us + {MINUTE_US}"
-    concerned = "at_dro = end.dro AND (end.portal = '' OR at_portal = end.portal)"
-    at_ends = events.selectExpr("id", "begin_us", "end_us", "explode(ends) AS end")
-    cost = at_ends.join(lost, F.expr(f"{concerned} AND {during}")).unionByName(
-        events.where("kind = 'settling'").join(lost, F.expr(during)), allowMissingColumns=True
-    )
-    summed = cost.groupBy("id").agg(*(F.expr(f"sum({name}) AS {name}") for name in COSTS))
-    return events.join(summed, "id", "left").selectExpr(
-        "kind", "timestamp_micros(begin_us) AS begin", "timestamp_micros(end_us) AS end",
-        "end_us - begin_us AS duration_us", "is_over", "ends", *(f"coalesce({name}, 0L) AS {name}" for name in COSTS),
-    )  # fmt: skip
+    return links.unionByName(started).unionByName(settled)
+
+
+def costs(events: Sequence[Event], losses: pa.Table) -> dict[str, Ints]:
+    """Add up what events cost in minutes of losses, for each event, by the names of costs: at the portals concerned, or
+    everywhere where DROs settled, from the minute before one began until the minute after it ended."""
+    at, values = codes(losses["minute"]), np.stack([counts(losses[name]) for name in COSTS], axis=1)
+    dro, portal = (losses[name].to_numpy(zero_copy_only=False) for name in _PLACE)
+    found = np.zeros((len(events), len(COSTS)), np.int64)
+    for nth, event in enumerate(events):
+        is_near = np.flatnonzero((at >= event["begin_us"] - MINUTE_US) & (at <= event["end_us"] + MINUTE_US))
+        if event["kind"] == "settling":
+            found[nth] = values[is_near].sum(axis=0)
+        for end in event["ends"]:
+            here = dro[is_near] == end["dro"]
+            here &= (portal[is_near] == end["portal"]) | (end["portal"] == "")
+            found[nth] += values[is_near[here]].sum(axis=0)
+    return {name: found[:, nth] for nth, name in enumerate(COSTS)}

@@ -70,6 +70,19 @@ def test_sums_of_gold_are_those_of_the_samples_and_what_differs_is_named(
     assert ", samples " in wrong["what"]
 
 
+def test_what_lasts_longer_is_the_same_when_files_come_one_after_another(spark: SparkSession, tmp_path: Path) -> None:
+    coming = Coming(random.Random(8), 5, days=3.3)
+    for nth in range(5):
+        for name in ("whole", "parts"):
+            coming.write(tmp_path / name, nth)
+        aggregate(spark, ObjectStore(str(tmp_path / "parts")))
+    aggregate(spark, ObjectStore(str(tmp_path / "whole")))
+    whole = gold(tmp_path / "whole")
+    assert len(whole["topology_event"]) > 5
+    assert len(whole["blocked_episode"]) > 50
+    assert gold(tmp_path / "parts") == whole
+
+
 def test_what_is_old_is_removed_and_not_made_again(spark: SparkSession, tmp_path: Path) -> None:
     coming = Coming(random.Random(4), 2)
     store = ObjectStore(str(tmp_path))

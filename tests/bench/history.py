@@ -1,8 +1,8 @@
 """What the aggregation of a history costs: seconds, rows a second and memory, beside another tree, and the same rows.
 
 `python -m tests.bench.history --rows 1000000 10000000 --files 24 144 --before TREE`: makes histories as loaded DROs
-write them, in so many files a day, aggregates each from nothing with `local[2]`, then once more with one more file, and
-then after the files of all days were joined. `--before` does the first in another checkout, up to `--most` rows from
+write them, in so many files a day, aggregates each from nothing with `local[2]`, and the first once more with one more
+file, and then after the files of all days were joined. `--before` does the first in another checkout, up to `--most` rows from
 files as that one writes them (of all columns), and compares the sums of hours and days row by row. From two sizes the
 fixed cost and the rate are calculated. Memory: all processes, at their most. Prints a table.
 """
@@ -32,6 +32,7 @@ ROOT: Final = Path(__file__).parents[2]
 LATER: Final = date(2100, 1, 1)
 SAME: Final = {"hour": ("dro", "portal", "hour"), "day": ("dro", "portal", "day"),
                "loss_minute": ("dro", "portal", "minute")}  # fmt: skip
+LASTING: Final = ("topology_event", "blocked_episode")
 _WIDEN: Final = """
 import sys
 from pathlib import Path
@@ -119,6 +120,11 @@ def differs(one: Path, other: Path) -> str:
                 return f"{table}: {name} is not there"
             if not mine[name].combine_chunks().cast(values.type).equals(values):
                 return f"{table}: {name} differs"
+    for table in LASTING:
+        mine, theirs = (pq.read_table(folder / "gold" / table) for folder in (one, other))
+        rows = [sorted(map(str, of.select(theirs.column_names).to_pylist())) for of in (mine, theirs)]
+        if rows[0] != rows[1]:
+            return f"{table}: {len(rows[0])} rows, and {len(rows[1])}"
     return ""
 
 
@@ -129,7 +135,7 @@ def _ordered(folder: Path, keys: Sequence[str]) -> pa.Table:
     return rows.sort_by([(key, "ascending") for key in keys])
 
 
-def _measured(folder: Path, files: int, rows: int, before: Path | None, most: int) -> dict[str, float]:
+def _measured(folder: Path, files: int, rows: int, before: Path | None, most: int, is_whole: bool) -> dict[str, float]:
     """Measure one history; seconds of a run from nothing, by who did it."""
     found: dict[str, float] = {}
     count = made(folder, rows, files)
@@ -154,6 +160,8 @@ def _measured(folder: Path, files: int, rows: int, before: Path | None, most: in
         show("before, its own files" if is_widened else "before, files as now", cost, count)
         print(f"{'':19} rows of gold: {differs(folder, other) or 'the same'}", flush=True)
         shutil.rmtree(other)
+    if not is_whole:
+        return found
     [*_, newest] = sorted(folder.glob("table=portal/day=*/dro=DRO-1/*.parquet"))
     shutil.copy(newest, newest.with_name("part-new.parquet"))
     show("one more file", aggregated(ROOT, folder), pq.read_metadata(newest).num_rows)
@@ -175,7 +183,8 @@ def main(given: Sequence[str] | None = None) -> int:
         found = []
         for rows in options.rows:
             with tempfile.TemporaryDirectory(prefix="dro-bench-") as made_in:
-                found.append((rows, _measured(Path(made_in) / "history", files, rows, options.before, options.most)))
+                folder, is_whole = Path(made_in) / "history", rows == options.rows[0]
+                found.append((rows, _measured(folder, files, rows, options.before, options.most, is_whole)))
         for who in found[0][1] if len(found) > 1 else ():
             (few, low), (many, high) = ((rows, of[who]) for rows, of in (found[0], found[-1]))
             rate = (many - few) / (high - low)
