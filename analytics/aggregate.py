@@ -32,7 +32,7 @@ from pyspark.sql import types as T
 
 from analytics import episodes, lasting
 from analytics.session import positive, run, whole
-from analytics.silver import TABLES, Day, MadeDay, Work, make
+from analytics.silver import MADE, TABLES, Day, MadeDay, Work, made_tables, make
 from analytics.store.errors import HistoryError, of_store
 from analytics.store.files import Part, parts_of
 from analytics.store.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of, read_rows
@@ -212,7 +212,7 @@ def _commit(store: ObjectStore, days: _Days, made: Sequence[MadeDay]) -> None:
     changed = {one.dro for one in made if one.tables}
     rows: dict[str, list[pa.Table]] = defaultdict(list)
     for one in made:
-        for table, found in one.tables.items():
+        for table, found in made_tables(store, one.tables).items() if one.tables else ():
             rows[table].append(found.append_column("dro", pa.repeat(one.dro, len(found))))
     for table, parts in rows.items():
         now.tables[table] = _table_of_day(store, f"gold/{table}/day={day}", before.tables.get(table), parts, changed)
@@ -220,7 +220,7 @@ def _commit(store: ObjectStore, days: _Days, made: Sequence[MadeDay]) -> None:
     held = {of.path for of in now.tables.values()}
     held |= {path for of in now.dros.values() for path in (of.record, *of.merged)}
     folders = {f"gold/{table}/day={day}" for table in now.tables}
-    folders |= {f"silver/{table}/day={day}" for table in (*TABLES, "record", "minute")}
+    folders |= {f"silver/{table}/day={day}" for table in (*TABLES, "record", "minute", MADE)}
     store.remove(one.path for folder in folders for one in store.objects(folder) if one.path not in held)
 
 

@@ -93,10 +93,10 @@ def _high(values: Ints, starts: Ints) -> NDArray[np.float64]:
     """Find what the given share of the values of each group does not exceed, between two values in proportion."""
     sizes = np.diff(starts, append=len(values))
     values = values[np.lexsort((values, np.repeat(np.arange(len(starts)), sizes)))].astype(np.float64)
-    place = starts + HIGH * (sizes - 1)
-    low = np.floor(place).astype(np.int64)
-    next_one = np.minimum(low + 1, starts + sizes - 1)
-    found: NDArray[np.float64] = values[low] + (values[next_one] - values[low]) * (place - low)
+    place = HIGH * (sizes - 1)
+    low = np.floor(place)
+    under, over = (values[starts + edge.astype(np.int64)] for edge in (low, np.ceil(place)))
+    found: NDArray[np.float64] = under + (over - under) * (place - low)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ MOST_PER_S: Final = 1 << 40
 """Growth in a second of which no portal is capable: such a value is none of a counter."""
 LIMIT: Final = 3
 """Sampling intervals without a sample that are a gap."""
+MADE: Final = "made"
+"""A folder of what the days that are being made add to gold, until that has it."""
 Key = tuple[Any, ...]
 
 
@@ -102,7 +105,7 @@ class Work:
 @dataclass(slots=True)
 class MadeDay:
     """Tells what was made of a day: the paths of its record and of merged samples, how the day before and this one have
-    ended (texts that change when that does), rows for the tables of gold (none where nothing changed), what was left
+    ended (texts that change when that does), where its rows for gold are (nowhere when nothing changed), what was left
     out, and what ended the work."""
 
     day: str
@@ -111,7 +114,7 @@ class MadeDay:
     merged: list[str] = field(default_factory=list)
     begun: str = ""
     end: str = ""
-    tables: dict[str, pa.Table] = field(default_factory=dict)
+    tables: str = ""
     left_out: list[str] = field(default_factory=list)
     error: str = ""
 
@@ -260,13 +263,31 @@ def _make_day(work: Work, day: Day, before: DayRecord, made: MadeDay) -> DayReco
         if name == "minute" or len(found["pair"].rows) or seeds:
             growth = Growth(SCOPES[tables[0]], [(found[table], kept[table]) for table in tables], seeds)
             grown[name], record.ends[name] = growth, growth.end
-    made.tables = rolled.tables({name: (growth.grown, growth.names) for name, growth in grown.items()})
+    added = rolled.tables({name: (growth.grown, growth.names) for name, growth in grown.items()})
     for table, (by, values) in SPANS.items():
-        made.tables[f"{table}_span"] = spans(found[table].rows, by, values)
+        added[f"{table}_span"] = spans(found[table].rows, by, values)
+    made.tables = f"{folder_of(MADE, day.day, work.dro)}/{unique('made')}.arrow"
+    work.store.put(made.tables, _packed(added))
     if work.keeps_minutes:
         record.merged["minute"] = f"{folder_of('minute', day.day, work.dro)}/{unique('part')}.parquet"
         work.store.put_rows(record.merged["minute"], grown["minute"].grown.schema, [grown["minute"].grown])
     return _written(work, day, record, made)
+
+
+def _packed(tables: Mapping[str, pa.Table]) -> bytes:
+    """Pack tables into bytes, which are small: what a day adds to gold may have many zeros."""
+    found = {}
+    for name, rows in tables.items():
+        to = pa.BufferOutputStream()
+        with pa.ipc.new_stream(to, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(rows)
+        found[name] = to.getvalue().to_pybytes()
+    return pickle.dumps(found)
+
+
+def made_tables(store: ObjectStore, path: str) -> dict[str, pa.Table]:
+    """Read the rows that a day of a DRO adds to gold. Raises: OSError."""
+    return {name: pa.ipc.open_stream(rows).read_all() for name, rows in pickle.loads(store.read(path)).items()}
 
 
 def _written(work: Work, day: Day, record: DayRecord, made: MadeDay) -> DayRecord:

@@ -13,21 +13,24 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analytics.store.errors import HistoryError
-from analytics.store.files import ARROW
-from analytics.store.objects import ObjectStore, first_line, unique
+from analytics.store.files import ARROW, READERS
+from analytics.store.objects import ObjectStore, StoredObject, first_line, unique
 
 FOLDER: Final = "gold/manifest"
 VERSION: Final = 1
 LASTING: Final = "lasting"
+ATTEMPTS: Final = 5
 CLAIMS: Final = "gold/claims"
 CLAIM_S: Final = 60.0
 """How long a job in a store without locks keeps others out after it was killed."""
@@ -76,30 +79,32 @@ class Manifests:
         """Read them. `check` raises when they must not be written. Raises: HistoryError."""
         self._store, self._check = store, check
         self._there: dict[str, list[int]] = {}
-        for one in store.objects(FOLDER):
+        self.of: dict[str, Manifest] = {}
+        for _ in range(ATTEMPTS):
+            try:
+                self._look()
+                return
+            except FileNotFoundError:  # there is a newer one meanwhile
+                continue
+        raise HistoryError(f"{store.shown(FOLDER)}: it changes all the time; run it again")
+
+    def _look(self) -> None:
+        found: dict[str, list[tuple[int, StoredObject]]] = {}
+        for one in self._store.objects(FOLDER):
             name, _, number = one.name.removesuffix(".json").rpartition(".")
             if number.isdigit():
-                self._there.setdefault(name, []).append(int(number))
-        self.of: dict[str, Manifest] = {}
-        for name, numbers in self._there.items():
-            if (found := self._newest(name, numbers)) is not None:
-                self.of[name] = found
+                found.setdefault(name, []).append((int(number), one))
+        with ThreadPoolExecutor(READERS) as pool:  # each is a question to another machine, if the store is there
+            self.of = dict(zip(found, pool.map(self._newest, found.values()), strict=True))
+        self._there = {name: [number for number, _ in of] for name, of in found.items()}
 
-    def _newest(self, name: str, numbers: list[int]) -> Manifest | None:
-        for number in sorted(numbers, reverse=True):
-            path = f"{FOLDER}/{name}.{number}.json"
-            try:
-                content, _, checksum = self._store.read(path).strip().rpartition(b"\n")
-            except FileNotFoundError:  # there is a newer one
-                continue
-            if hashlib.sha256(content).hexdigest().encode() == checksum:
-                return _manifest(number, content, self._store.shown(path))
-        if numbers:
-            raise HistoryError(
-                f"{self._store.shown(f'{FOLDER}/{name}.{max(numbers)}.json')} is broken: remove silver and gold, and"
-                " all tables are made anew"
-            )
-        return None
+    def _newest(self, numbered: Sequence[tuple[int, StoredObject]]) -> Manifest:
+        by_number = [one for _, one in sorted(numbered, key=lambda of: of[0], reverse=True)]
+        for one in by_number:
+            if (found := _read(self._store, one)) is not None:
+                return found
+        what = f"{self._store.shown(by_number[0].path)} is broken"
+        raise HistoryError(f"{what}: remove silver and gold, and all tables are made anew")
 
     def put(self, name: str, made: Manifest) -> None:
         """Let a manifest hold from now on. Raises: HistoryError."""
@@ -127,6 +132,15 @@ class Manifests:
     def days(self) -> dict[str, Manifest]:
         """Give those of days, in their order."""
         return {name: of for name, of in sorted(self.of.items()) if name != LASTING}
+
+
+@lru_cache(maxsize=8192)
+def _read(store: ObjectStore, one: StoredObject) -> Manifest | None:
+    """Read a manifest, unless it was read as it is: who looks again and again asks for the new ones. None: torn."""
+    content, _, checksum = store.read(one.path).strip().rpartition(b"\n")
+    if hashlib.sha256(content).hexdigest().encode() != checksum:
+        return None
+    return _manifest(int(one.name.split(".")[-2]), content, store.shown(one.path))
 
 
 def _manifest(number: int, content: bytes, path: str) -> Manifest:

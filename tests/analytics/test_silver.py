@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -22,12 +23,13 @@ from hypothesis import strategies as st
 
 import analytics.aggregate
 import analytics.bronze
+import analytics.store.manifest
 from analytics.aggregate import RunSummary
 from analytics.bronze import SampleFile
 from analytics.silver import make
 from analytics.store.errors import HistoryError
 from analytics.store.files import META
-from analytics.store.manifest import alone
+from analytics.store.manifest import Manifests, alone
 from analytics.store.objects import ObjectStore
 from supervisor.history.compact import compact
 from tests.analytics.coming import Coming, gold
@@ -415,6 +417,26 @@ def test_a_manifest_that_is_torn_gives_way_to_the_one_before_or_is_named(tmp_pat
     path.write_text("{}")
     with pytest.raises(HistoryError, match=r"2024-02-29.2.json is broken: remove silver and gold, and all tables are"):
         aggregated(tmp_path)
+
+
+def test_who_reads_while_a_job_commits_sees_one_state_or_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "portal", [sample(0, 4)])
+    aggregated(tmp_path)
+    read, calls = ObjectStore.read, itertools.count()
+
+    def meanwhile(store: ObjectStore, path: str) -> bytes:
+        if next(calls) == 0:
+            write(tmp_path, "portal", [sample(0, 9, minute=5)], "late")
+            aggregated(tmp_path)
+        return read(store, path)
+
+    monkeypatch.setattr(ObjectStore, "read", meanwhile)
+    analytics.store.manifest._read.cache_clear()
+    found = Manifests(ObjectStore(str(tmp_path)))
+    assert [of.number for of in found.days().values()] == [2]
+    assert (tmp_path / found.of["2024-02-29"].tables["hour"].path).exists()
 
 
 def test_tables_of_an_earlier_layout_are_left_as_they_are(tmp_path: Path) -> None:

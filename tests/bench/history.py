@@ -2,9 +2,9 @@
 
 `python -m tests.bench.history --rows 1000000 10000000 --files 24 144 --before TREE`: makes histories as loaded DROs
 write them, in so many files a day, aggregates each from nothing with `local[2]`, and the first once more with one more
-file, and then after the files of all days were joined. `--before` does the first in another checkout, up to `--most` rows from
-files as that one writes them (of all columns), and compares the sums of hours and days row by row. From two sizes the
-fixed cost and the rate are calculated. Memory: all processes, at their most. Prints a table.
+file, and then after the files of all days were joined. `--before` does the first in another checkout, up to `--most`
+rows from files as that one writes them (of all columns), and compares gold row by row. Of two sizes the fixed cost and
+the rate are calculated. Memory: all processes, at their most. Prints a table.
 """
 
 from __future__ import annotations
