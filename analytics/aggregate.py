@@ -32,11 +32,12 @@ from pyspark.sql import types as T
 
 from analytics import episodes, lasting
 from analytics.session import positive, run, whole
-from analytics.silver import MADE, TABLES, Day, MadeDay, Work, made_tables, make
+from analytics.silver import TABLES, Day, MadeDay, Work, make
 from analytics.store.errors import HistoryError, of_store
 from analytics.store.files import Part, parts_of
 from analytics.store.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of, read_rows
 from analytics.store.objects import ObjectStore, unique
+from analytics.store.records import MADE, made_tables
 from analytics.views import tables_of
 
 CHUNK: Final = 200
@@ -220,8 +221,9 @@ def _commit(store: ObjectStore, days: _Days, made: Sequence[MadeDay]) -> None:
     held = {of.path for of in now.tables.values()}
     held |= {path for of in now.dros.values() for path in (of.record, *of.merged)}
     folders = {f"gold/{table}/day={day}" for table in now.tables}
-    folders |= {f"silver/{table}/day={day}" for table in (*TABLES, "record", "minute", MADE)}
+    folders |= {f"silver/{table}/day={day}" for table in (*TABLES, "record", "minute")}
     store.remove(one.path for folder in folders for one in store.objects(folder) if one.path not in held)
+    store.remove_folder(f"silver/{MADE}/day={day}")
 
 
 def _table_of_day(

@@ -6,14 +6,9 @@ last value less the first, whatever the clock did. What a DRO counts as a whole 
 
 from __future__ import annotations
 
-import hashlib
-import json
-import pickle
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +53,7 @@ from analytics.store.files import (
     without_replaced,
 )  # fmt: skip
 from analytics.store.objects import ObjectStore, unique
+from analytics.store.records import MADE, TIMES, DayRecord, Key, Known, Seed, Seeds, folder_of, packed
 from analytics.sums import SummedColumns, kept_of
 
 TABLES: Final = ("dro", "portal", "pair")
@@ -69,15 +65,11 @@ SPANS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "dro": ((), ("run", "signature", "graph_version", "network_dros", "config_loaded")),
 }
 """Names what is joined as long as it stays the same: by which columns, and its values; the first one is known."""
-_TIMES: Final = ("minute", "ts_first", "ts_last", "clock_us")
 _NO_CLOCK: Final = -1
 MOST_PER_S: Final = 1 << 40
 """Growth in a second of which no portal is capable: such a value is none of a counter."""
 LIMIT: Final = 3
 """Sampling intervals without a sample that are a gap."""
-MADE: Final = "made"
-"""A folder of what the days that are being made add to gold, until that has it."""
-Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,80 +109,6 @@ class MadeDay:
     tables: str = ""
     left_out: list[str] = field(default_factory=list)
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Seed:
-    """Holds what a scope had counted when it was sampled last; times are microseconds."""
-
-    minute: int
-    ts_first: int
-    ts_last: int
-    clock_us: int
-    counters: Mapping[str, int]
-
-
-Seeds = dict[Key, Seed]
-Known = dict[str, list[Any]]  # by the name of a file its size, mtime_ns and digest
-
-
-@dataclass(slots=True)
-class DayRecord:
-    """Remembers of a day of a DRO, by table, the files that were read and the one that has all of their samples (empty
-    when they have to be read again); where what grows has ended; and how the day before had (a text).
-    """
-
-    files: dict[str, Known] = field(default_factory=dict)
-    merged: dict[str, str] = field(default_factory=dict)
-    ends: dict[str, Seeds] = field(default_factory=dict)
-    begun: str = ""
-
-    @classmethod
-    def read(cls, store: ObjectStore, path: str) -> DayRecord:
-        """Read one, or give an empty one for an empty path. Raises: HistoryError."""
-        if not path:
-            return cls()
-        try:
-            told = json.loads(zlib.decompress(store.read(path)))
-            ends = {
-                name: {
-                    tuple(key): Seed(**dict(zip(_TIMES, times, strict=True)), counters=of) for key, times, of in seeds
-                }
-                for name, seeds in told["ends"].items()
-            }
-            return cls(dict(told["files"]), dict(told["merged"]), ends, told["begun"])
-        except (OSError, ValueError, zlib.error, LookupError, TypeError, AttributeError) as e:
-            what = f"{store.shown(path)}: it cannot be read ({e})"
-            raise HistoryError(f"{what}; remove silver and gold of the history, and run it again") from e
-
-    def write(self, store: ObjectStore, day: str, dro: str) -> str:
-        """Write it; where it is."""
-        ends = {
-            name: [(key, [getattr(seed, time) for time in _TIMES], seed.counters) for key, seed in seeds.items()]
-            for name, seeds in self.ends.items()
-        }
-        told = {"files": self.files, "merged": self.merged, "ends": ends, "begun": self.begun}
-        content = zlib.compress(json.dumps(told).encode())
-        path = f"{folder_of('record', day, dro)}/{unique('record', content)}.json.z"
-        store.put(path, content)
-        return path
-
-    def end(self) -> str:
-        """Give a text that changes when an end does."""
-        told = {
-            name: sorted(
-                (key, *(getattr(seed, time) for time in _TIMES), sorted(seed.counters.items()))
-                for key, seed in seeds.items()
-            )
-            for name, seeds in self.ends.items()
-        }
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:32] if told else ""
-
-
-def folder_of(table: str, day: str, dro: str) -> str:
-    """Name the folder of a DRO and a day in a silver table."""
-    name = "".join(char if ord(char) > 127 else quote(char, safe="") for char in dro)
-    return f"silver/{table}/day={day}/dro={name}"
 
 
 def make(work: Work) -> list[MadeDay]:
@@ -267,27 +185,11 @@ def _make_day(work: Work, day: Day, before: DayRecord, made: MadeDay) -> DayReco
     for table, (by, values) in SPANS.items():
         added[f"{table}_span"] = spans(found[table].rows, by, values)
     made.tables = f"{folder_of(MADE, day.day, work.dro)}/{unique('made')}.arrow"
-    work.store.put(made.tables, _packed(added))
+    work.store.put(made.tables, packed(added))
     if work.keeps_minutes:
         record.merged["minute"] = f"{folder_of('minute', day.day, work.dro)}/{unique('part')}.parquet"
         work.store.put_rows(record.merged["minute"], grown["minute"].grown.schema, [grown["minute"].grown])
     return _written(work, day, record, made)
-
-
-def _packed(tables: Mapping[str, pa.Table]) -> bytes:
-    """Pack tables into bytes, which are small: what a day adds to gold may have many zeros."""
-    found = {}
-    for name, rows in tables.items():
-        to = pa.BufferOutputStream()
-        with pa.ipc.new_stream(to, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(rows)
-        found[name] = to.getvalue().to_pybytes()
-    return pickle.dumps(found)
-
-
-def made_tables(store: ObjectStore, path: str) -> dict[str, pa.Table]:
-    """Read the rows that a day of a DRO adds to gold. Raises: OSError."""
-    return {name: pa.ipc.open_stream(rows).read_all() for name, rows in pickle.loads(store.read(path)).items()}
 
 
 def _written(work: Work, day: Day, record: DayRecord, made: MadeDay) -> DayRecord:
@@ -424,7 +326,7 @@ class Growth:
         columns = [counts(rows[n]) if n in rows.column_names else nothing for n in self._counters]
         values = np.stack(columns, axis=1) if columns else np.zeros((size, 0), np.int64)
         growth = np.zeros_like(values)
-        minute, first, last, clock = (codes(rows[name]) for name in _TIMES)
+        minute, first, last, clock = (codes(rows[name]) for name in TIMES)
         interval, marks = nothing, {name: np.zeros(size, bool) for name in ("is_first", "is_gap", "is_clock_step")}
         limits = self._limits(first, last)
         starts = begins(*(codes(rows[name]) for name in self._scope.key))

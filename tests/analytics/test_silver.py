@@ -288,7 +288,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as patch:
         patch.setattr("analytics.store.objects.os.fsync", full)
-        with pytest.raises(HistoryError, match=r"minute/.*: No space left on device; nothing"):
+        with pytest.raises(HistoryError, match=r"silver/.*: No space left on device; nothing"):
             aggregated(tmp_path)
     assert not list(tmp_path.rglob(".part*"))
     assert aggregated(tmp_path) == 1
