@@ -66,7 +66,7 @@ def test_tables_are_those_of_a_disk_wherever_the_store_fails(
 
         with monkeypatch.context() as patch:
             patch.setattr(ObjectStore, "put", fails)
-            with pytest.raises(HistoryError, match=r"^s3://bucket/.*: it does not answer$"):
+            with pytest.raises(HistoryError, match=r"^s3://bucket-.*: it does not answer$"):
                 aggregate(spark, store)
     aggregate(spark, store)
     assert aggregate(spark, store) == RunSummary(0, 0, ())
@@ -79,7 +79,7 @@ def test_tables_are_those_of_a_disk_wherever_the_store_fails(
 
 
 def test_of_two_jobs_one_goes_on(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = pytest.raises(HistoryError, match=r"^s3://bucket/.*/claim-.*: another run makes these tables, or was")
+    refused = pytest.raises(HistoryError, match=r"^s3://bucket-.*/claim-.*: another run makes these tables, or was")
     with alone(store) as check:
         check()
         with refused, alone(store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,10 @@ from pyarrow import fs
 
 
 @contextmanager
-def bucket(name: str = "bucket") -> Iterator[str]:
-    """Start a store; the URI of a history in it, with all that reaches it."""
+def bucket() -> Iterator[str]:
+    """Start a store; the URI of a history in a bucket of its own, with all that reaches it: all stores of a process have
+    the same buckets."""
+    name = f"bucket-{uuid.uuid4().hex}"
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
