@@ -14,7 +14,7 @@ from pyarrow import fs
 
 @contextmanager
 def bucket() -> Iterator[str]:
-    """Start a store; the URI of a history in a bucket of its own, with all that reaches it: all stores of a process have
+    """Start a store; the URI of a history in a bucket of its own, with all that reaches it: stores of a process have
     the same buckets."""
     name = f"bucket-{uuid.uuid4().hex}"
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
