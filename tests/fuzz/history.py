@@ -165,7 +165,7 @@ def _series(data: bytes) -> Hashable:
 class _Rows:
     """Stands in for the store of an importer."""
 
-    folder = Path("nowhere")
+    journals = Path("nowhere")
 
     def __init__(self) -> None:
         self.added: list[tuple[str, str, list[dict[str, Any]]]] = []
