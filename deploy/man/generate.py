@@ -57,7 +57,8 @@ def _folded(text: str) -> str:
         elif line.startswith((".", " ")):
             lines.append(line)
         else:
-            lines += textwrap.wrap(line, 79, break_long_words=False, break_on_hyphens=False) or [line]
+            wrapped = textwrap.wrap(line, 79, break_long_words=False, break_on_hyphens=False) or [line]
+            lines += [rf"\&{part}" if part.startswith(".") else part for part in wrapped]  # else it were a request
     return "\n".join(lines)
 
 
