@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,7 +37,7 @@ from analytics.store.errors import HistoryError, of_store
 from analytics.store.files import Part, parts_of
 from analytics.store.manifest import LASTING, DroDay, Manifest, Manifests, TableFile, alone, columns_of, read_rows
 from analytics.store.objects import ObjectStore, unique
-from analytics.store.records import MADE, made_tables
+from analytics.store.records import ADDED, added_tables
 from analytics.views import tables_of
 
 CHUNK: Final = 200
@@ -213,7 +213,7 @@ def _commit(store: ObjectStore, days: _Days, made: Sequence[MadeDay]) -> None:
     changed = {one.dro for one in made if one.tables}
     rows: dict[str, list[pa.Table]] = defaultdict(list)
     for one in made:
-        for table, found in made_tables(store, one.tables).items() if one.tables else ():
+        for table, found in added_tables(store, one.tables).items() if one.tables else ():
             rows[table].append(found.append_column("dro", pa.repeat(one.dro, len(found))))
     for table, parts in rows.items():
         now.tables[table] = _table_of_day(store, f"gold/{table}/day={day}", before.tables.get(table), parts, changed)
@@ -223,7 +223,7 @@ def _commit(store: ObjectStore, days: _Days, made: Sequence[MadeDay]) -> None:
     folders = {f"gold/{table}/day={day}" for table in now.tables}
     folders |= {f"silver/{table}/day={day}" for table in (*TABLES, "record", "minute")}
     store.remove(one.path for folder in folders for one in store.objects(folder) if one.path not in held)
-    store.remove_folder(f"silver/{MADE}/day={day}")
+    store.remove_folder(f"silver/{ADDED}/day={day}")
 
 
 def _table_of_day(
@@ -285,7 +285,7 @@ def follow(
     every_s: float,
     on_done: Callable[[RunSummary], object],
     pause: Callable[[float], object] = time.sleep,
-) -> None:
+) -> NoReturn:
     """Aggregate again and again, in one session, until `pause` raises. Raises: HistoryError."""
     while True:
         done = once()

@@ -47,7 +47,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What a counter page had when it was sampled first on a day (`ts`, microseconds), and at most."""
+    """Holds what a counter page had when it was sampled first on a day (`ts`, microseconds), and at most."""
 
     ts: int
     first: Mapping[str, int]

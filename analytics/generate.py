@@ -39,7 +39,7 @@ DAY_MESSAGES: Final = 40_000_000
 BYTES: Final = 400
 """Size of a message, in the middle."""
 COMPRESSIONS: Final = ("zstd", "lz4")
-"""Of a file that was joined, and of one as a daemon leaves it."""
+"""Names those of a file that was joined, and of one as a daemon leaves it."""
 RESTART, OUTAGE, FLAPPING, GAP, CLOCK, BURST = 0.03, 0.05, 0.02, 0.05, 0.02, 0.3
 """Chance on a day of a DRO."""
 RTT_BOUNDS: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,

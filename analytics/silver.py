@@ -53,7 +53,7 @@ from analytics.store.files import (
     without_replaced,
 )  # fmt: skip
 from analytics.store.objects import ObjectStore, unique
-from analytics.store.records import MADE, TIMES, DayRecord, Key, Known, Seed, Seeds, folder_of, packed
+from analytics.store.records import ADDED, TIMES, DayRecord, Key, Known, Seed, Seeds, folder_of, packed
 from analytics.sums import SummedColumns, kept_of
 
 TABLES: Final = ("dro", "portal", "pair")
@@ -184,7 +184,7 @@ def _make_day(work: Work, day: Day, before: DayRecord, made: MadeDay) -> DayReco
     added = rolled.tables({name: (growth.grown, growth.names) for name, growth in grown.items()})
     for table, (by, values) in SPANS.items():
         added[f"{table}_span"] = spans(found[table].rows, by, values)
-    made.tables = f"{folder_of(MADE, day.day, work.dro)}/{unique('made')}.arrow"
+    made.tables = f"{folder_of(ADDED, day.day, work.dro)}/{unique('added')}.arrow"
     work.store.put(made.tables, packed(added))
     if work.keeps_minutes:
         record.merged["minute"] = f"{folder_of('minute', day.day, work.dro)}/{unique('part')}.parquet"
@@ -237,8 +237,10 @@ def _base_of(work: Work, day: Day, table: str, reading: _Reading, samples: DaySa
         return ""
     if len(reading.now) == 1:
         return next((part.path for part in day.parts[table] if part.name in reading.now), "")
-    if not reading.is_changed or not day.goes_on:
-        return reading.base if not reading.is_changed else ""
+    if not reading.is_changed:
+        return reading.base
+    if not day.goes_on:
+        return ""
     rows = merged(samples, SCOPES[table])
     rows = rows.replace_schema_metadata(description(table, reading.columns))
     path = f"{folder_of(table, day.day, work.dro)}/{unique('part', reading.base.encode())}.parquet"

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from analytics import gold, trends
 from analytics.session import prepare
 from analytics.store.errors import HistoryError, of_store
-from analytics.store.manifest import LASTING, TYPES, Manifests, read_rows
+from analytics.store.manifest import TYPES, Manifests, read_rows
 from analytics.store.objects import ObjectStore
 
 Tables = Callable[[str], DataFrame]
@@ -58,8 +58,7 @@ def tables_of(spark: SparkSession, history: ObjectStore, line_rate: float = LINE
             )
         columns = {column: kind for one in found for column, kind in one.columns.items()}
         schema = T.StructType([T.StructField(column, _type(kind)) for column, kind in columns.items()])
-        is_daily = LASTING not in manifests.of or name not in manifests.of[LASTING].tables
-        return _rows(spark, history, name, schema, [one.path for one in found if one.path], is_daily)
+        return _rows(spark, history, name, schema, [one.path for one in found if one.path], name in DAILY)
 
     return table
 

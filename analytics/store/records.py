@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import pyarrow as pa
 from analytics.store.errors import HistoryError
 from analytics.store.objects import ObjectStore, unique
 
-MADE: Final = "made"
+ADDED: Final = "added"
 """A folder of what the days that are being made add to gold, until that has it."""
 Key = tuple[Any, ...]
 TIMES: Final = ("minute", "ts_first", "ts_last", "clock_us")
@@ -98,15 +97,20 @@ def folder_of(table: str, day: str, dro: str) -> str:
 
 def packed(tables: Mapping[str, pa.Table]) -> bytes:
     """Put tables into bytes, which are few: what a day adds to gold may have many zeros."""
-    found = {}
-    for name, rows in tables.items():
-        to = pa.BufferOutputStream()
-        with pa.ipc.new_stream(to, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(rows)
-        found[name] = to.getvalue().to_pybytes()
-    return pickle.dumps(found)
+    found = {name: _stream(rows, "zstd") for name, rows in tables.items()}
+    names, streams = pa.array(found, pa.string()), pa.array(found.values(), pa.binary())
+    return _stream(pa.table({"name": names, "rows": streams}))
 
 
-def made_tables(store: ObjectStore, path: str) -> dict[str, pa.Table]:
+def added_tables(store: ObjectStore, path: str) -> dict[str, pa.Table]:
     """Read the rows that a day of a DRO adds to gold. Raises: OSError."""
-    return {name: pa.ipc.open_stream(rows).read_all() for name, rows in pickle.loads(store.read(path)).items()}
+    found = pa.ipc.open_stream(store.read(path)).read_all()
+    streams = zip(found["name"].to_pylist(), found["rows"].to_pylist(), strict=True)
+    return {name: pa.ipc.open_stream(rows).read_all() for name, rows in streams}
+
+
+def _stream(rows: pa.Table, compression: str | None = None) -> bytes:
+    to = pa.BufferOutputStream()
+    with pa.ipc.new_stream(to, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(rows)
+    return bytes(to.getvalue())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -20,7 +20,6 @@ from analytics.store.objects import ObjectStore, StoredObject
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.parquet import join, joinable
-from supervisor.history.tables import tables
 
 PREFIX: Final = "part-compact-"
 _DAY: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
@@ -53,10 +52,10 @@ def compact(
     try:
         if not store.is_there():
             raise ResourceError(f"{store.shown()}: no directory of a history", remedy="name that of `tnwgd --history`")
-        found = {table: list(store.objects(f"table={table}")) for table in tables()}
+        found = [file for file in store.objects("") if file.path.startswith("table=")]
         gone = _remove(store, found, today, (keep_days, keep_bytes), done)
         by_folder: dict[str, list[StoredObject]] = defaultdict(list)
-        for file in (file for files in found.values() for file in files):
+        for file in found:
             match file.path.split("/"):
                 case [_, day, _, name] if name.endswith(".parquet") and day[4:] < today.isoformat():
                     if day[4:] not in gone:
@@ -71,7 +70,7 @@ def compact(
 
 def _remove(
     store: ObjectStore,
-    found: Mapping[str, Sequence[StoredObject]],
+    found: Sequence[StoredObject],
     today: date,
     keep: tuple[int, int],
     done: Compacted,
@@ -79,7 +78,7 @@ def _remove(
     """Remove whole days of all tables, the oldest first; never today. Returns those days."""
     keep_days, keep_bytes = keep
     sizes: dict[str, int] = {}
-    for file in (file for files in found.values() for file in files):
+    for file in found:
         day = file.path.split("/")[1].removeprefix("day=")
         if _DAY.fullmatch(day) and day <= today.isoformat():  # else of no day that has come
             sizes[day] = sizes.get(day, 0) + file.size
@@ -93,8 +92,8 @@ def _remove(
         first = min((day for day in sizes if day not in gone), default=today.isoformat())
         store.put(KEPT_FROM, f"{first}\n".encode())
     for day in gone:
-        for table in found:
-            store.remove_folder(f"table={table}/day={day}")
+        for table in {file.path.split("/")[0] for file in found}:
+            store.remove_folder(f"{table}/day={day}")
         done.days_removed += 1
         done.bytes_removed += sizes[day]
     return set(gone)

@@ -91,7 +91,7 @@ def test_a_cluster_of_two_workers_makes_the_same_gold(spark: SparkSession, tmp_p
 
 
 def gold_of(uri: str, to: Path) -> dict[str, list[str]]:
-    """What gold has in a store, by way of a copy."""
+    """Give what gold has in a store, by way of a copy."""
     store = ObjectStore(uri)
     for one in store.objects("gold"):
         path = to / one.path

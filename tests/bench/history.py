@@ -1,4 +1,4 @@
-"""What the aggregation of a history costs: seconds, rows a second and memory, beside another tree, and the same rows.
+"""Measures the aggregation of a history: seconds, rows a second and memory, beside another tree, and the same rows.
 
 `python -m tests.bench.history --rows 1000000 10000000 --files 24 144 --before TREE`: makes histories as loaded DROs
 write them, in so many files a day, aggregates each from nothing with `local[2]`, and the first once more with one more
@@ -52,7 +52,7 @@ for path in Path(sys.argv[1]).glob("table=*/*/*/*.parquet"):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run took: seconds, and the most memory of all its processes, in bytes."""
+    """Tells what a run took: seconds, and the most memory of all its processes, in bytes."""
 
     seconds: float
     memory: int
