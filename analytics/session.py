@@ -23,6 +23,8 @@ from analytics.store.errors import HistoryError
 
 MAKE_ROOM: Final = "; make room, and run it again: it goes on where it was"
 OLDEST_JAVA: Final = 17
+INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C, as shells give it."""
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a DRO may be called 7
@@ -93,10 +95,13 @@ def spark_session(name: str, master: str = "", settings: Mapping[str, str] | Non
 
 
 def run(name: str, master: str, work: Callable[[SparkSession], int]) -> int:
-    """Do the work of a program in a session; the exit status. What fails is said in a line."""
+    """Do the work of a program in a session; the exit status. What fails, or stops it, is said in a line."""
     try:
         with spark_session(name, master) as spark:
             return work(spark)
+    except KeyboardInterrupt:
+        print(f"{name}: stopped; the next run goes on where it was", file=sys.stderr)
+        return INTERRUPTED
     except OSError as e:
         what = f"{e.filename or 'disk'}: {e.strerror or e}{MAKE_ROOM if e.errno == ENOSPC else ''}"
     except (HistoryError, NoJavaError) as e:
