@@ -24,7 +24,8 @@ from analytics.page import text
 from analytics.questions import QUESTIONS, unseen
 from analytics.report import gold_of
 from analytics.report import main as report
-from analytics.session import prepare, run
+from analytics.session import prepare
+from analytics.session import run as run_program
 from analytics.store.errors import HistoryError
 from analytics.store.files import META
 from analytics.store.objects import ObjectStore
@@ -196,7 +197,7 @@ def test_who_stops_a_program_sees_a_line(capsys: pytest.CaptureFixture[str]) -> 
     def stopped(_: SparkSession) -> int:
         raise KeyboardInterrupt
 
-    assert run("tnwgd-aggregate", "", stopped) == 130
+    assert run_program("tnwgd-aggregate", "", stopped) == 130
     assert capsys.readouterr().err == "tnwgd-aggregate: stopped; the next run goes on where it was\n"
 
 
