@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-ROW_GROUP: Final = 65_536
+ROW_GROUP: Final = 16_384
 """Rows that a row group has at least, but the last one."""
 _NUMBERS: Final = (pa.int64(), pa.timestamp("us", tz="UTC"))
 

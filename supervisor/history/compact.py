@@ -7,7 +7,6 @@ So a crash at any point loses and doubles nothing, and the next run goes on.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from typing import Final
 from analytics.store.objects import ObjectStore, StoredObject
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
-from supervisor.history.parquet import join, joinable
+from supervisor.history.parquet import join_all
 
 PREFIX: Final = "part-compact-"
 _DAY: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
@@ -61,7 +60,8 @@ def compact(
                     if day[4:] not in gone:
                         by_folder[file.path.rpartition("/")[0]].append(file)
         for where, files in by_folder.items():
-            _join(store, where, files, done, on_bad)
+            done.files_before += len(files)
+            done.files_after += join_all(store, where, PREFIX, files, on_bad)
     except OSError as e:
         what = f"cannot compact {e.filename or store.shown()}: {e.strerror or e}"
         raise ResourceError(what, remedy=remedy_of(e.errno)) from e
@@ -97,15 +97,3 @@ def _remove(
         done.days_removed += 1
         done.bytes_removed += sizes[day]
     return set(gone)
-
-
-def _join(
-    store: ObjectStore, where: str, files: Sequence[StoredObject], done: Compacted, on_bad: Callable[[str], object]
-) -> None:
-    """Join the files of one table, day and DRO. Raises: OSError."""
-    done.files_before += len(files)
-    found = joinable(store, files, on_bad)
-    done.files_after += min(len(found), 1)
-    if len(found) > 1:
-        told = hashlib.sha256("\n".join(file.name for file in found).encode()).hexdigest()[:24]
-        join(store, found, f"{where}/{PREFIX}{told}.parquet")

@@ -4,6 +4,8 @@ leave them out.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,8 +20,21 @@ from supervisor.history.tables import META
 REPLACES: Final = "open_dro.replaces"
 SCRAPED: Final = "prometheus"
 KEY: Final = ("ts", "run", "seq", "source")
-MUCH: Final = 32 << 20
-"""Bytes of files of which the rows of one portal, worker, ... are joined at a time."""
+MUCH: Final = 4 << 20
+"""Bytes of files that are joined at a time, more of them some portals, workers, ... after others: in memory rows take
+twenty times as much."""
+
+
+def join_all(
+    store: ObjectStore, where: str, prefix: str, files: Iterable[StoredObject], on_bad: Callable[[str], object]
+) -> int:
+    """Join the files of a folder to one, of a name that they alone give; how many are left. Raises: OSError."""
+    found = joinable(store, files, on_bad)
+    if len(found) > 1:
+        told = hashlib.sha256("\n".join(file.name for file in found).encode()).hexdigest()[:24]
+        with contextlib.suppress(FileNotFoundError):  # another program was faster
+            join(store, found, f"{where}/{prefix}{told}.parquet")
+    return min(len(found), 1)
 
 
 def join(store: ObjectStore, files: Mapping[StoredObject, pa.Schema], to: str) -> None:
@@ -71,16 +86,17 @@ def _joint_schema(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Sche
 
 
 def _pieces(store: ObjectStore, files: Sequence[StoredObject], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield all rows, by their key and in order of time, each once; a portal, worker, ... at a time."""
+    """Yield all rows, by their key and in order of time, each once; some portals, workers, ... at a time."""
     key = json.loads(schema.metadata[META.encode()]).get("key", [])
     first = next((name for name in key if pa.types.is_string(schema.field(name).type)), None)
-    if first is None or sum(file.size for file in files) < MUCH:
-        values: list[str | None] = [None]
-    else:
+    times = -(-sum(file.size for file in files) // MUCH)
+    pieces: list[list[tuple[str, str, list[str]]] | None] = [None]
+    if first is not None and times > 1:
         found = [pq.read_table(store.open(file.path), columns=[first])[first].unique() for file in files]
         values = sorted({value for column in found for value in column.to_pylist() if value is not None})
-    for value in values:
-        wanted = None if value is None else [(first, "=", value)]
+        each = -(-len(values) // times)
+        pieces = [[(first, "in", values[at : at + each])] for at in range(0, len(values), each)]
+    for wanted in pieces:
         parts = [pq.read_table(store.open(file.path), filters=wanted) for file in files]
         rows = pa.concat_tables([pa.unify_schemas([schema]).empty_table(), *parts], promote_options="default")
         rows = rows.select(schema.names)

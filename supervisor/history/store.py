@@ -3,6 +3,7 @@
     DIR/journal/<writer>.<number>                 rows that are in no other file yet
     DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>-<number>.parquet
     DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>+<number>.parquet     several of these, up to that number
+    DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>++<hash>.parquet      all of a day that is over
 
 A Parquet file gets its name when it is whole and on the disk, and its number is that of its journal, which goes last.
 So a crash at any point leaves each row in one of the two, and what is written again gets the same name.
@@ -16,7 +17,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
@@ -24,11 +25,11 @@ from urllib.parse import quote
 import msgpack
 import pyarrow as pa
 
-from analytics.store.objects import ObjectStore, sync
+from analytics.store.objects import ObjectStore, StoredObject, sync
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.journal import MAX_RECORD, Journal, records
-from supervisor.history.parquet import join, joinable
+from supervisor.history.parquet import join, join_all, joinable
 from supervisor.history.tables import FIGURES, MAP, schema_of, tables, told_columns
 
 US_PER_S: Final = 1_000_000
@@ -71,6 +72,7 @@ class Store:
         self._roll_s, self._clock = roll_s, clock
         self._waiting: dict[str, list[DroRow]] = defaultdict(list)
         self._number = 0
+        self._begun: dict[tuple[str, str], date] = {}  # by table and DRO: the day before it is over, and joined
         self._journal: Journal | None = None
         self._began_s = 0.0
         try:
@@ -144,19 +146,30 @@ class Store:
             where = partition(table, day, dro)
             write_rows(self._objects, f"{where}/part-{path.name.replace('.', '-')}.parquet", table, rows)
             self._join(where)
+            before = day - timedelta(days=1)
+            if (table, before, dro) not in merged and self._begun.get((table, dro), date.min) < day:
+                self._join_day(partition(table, before, dro))
+                self._begun[table, dro] = day
+
+    def _join_day(self, where: str) -> None:
+        """Join the files of this writer of a day that is over. Raises: OSError."""
+        join_all(self._objects, where, f"part-{self._writer}++", self._own(where), lambda _: None)
 
     def _join(self, where: str) -> None:
         """Join the small files of this writer when there are many: readers pay for each. Raises: OSError."""
-        own = [file for file in self._objects.objects(where) if file.name.startswith(f"part-{self._writer}")]
-        is_small = re.compile(rf"part-{re.escape(self._writer)}-\d+\.parquet").fullmatch
-        if sum(1 for file in own if is_small(file.name)) < MANY:
+        own, is_small = self._own(where), f"part-{self._writer}-"
+        if sum(1 for file in own if file.name.startswith(is_small)) < MANY:
             return
-        own = [file for file in own if is_small(file.name) or file.name.startswith(f"part-{self._writer}+")]
         found = joinable(self._objects, own, lambda _: None)
-        small = {file: schema for file, schema in found.items() if is_small(file.name)}
+        small = {file: schema for file, schema in found.items() if file.name.startswith(is_small)}
         if len(small) >= MANY:
             number = max(file.name for file in small).removesuffix(".parquet").rpartition("-")[2]
             join(self._objects, small, f"{where}/part-{self._writer}+{number}.parquet")
+
+    def _own(self, where: str) -> list[StoredObject]:
+        """Find the files of this writer in a folder."""
+        is_own = re.compile(rf"part-{re.escape(self._writer)}(-\d+|\+.*)\.parquet").fullmatch
+        return [file for file in self._objects.objects(where) if is_own(file.name)]
 
 
 def fits(dro: str) -> bool:

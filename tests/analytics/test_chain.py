@@ -39,18 +39,21 @@ Sums = Mapping[str, Counter[str]]
 
 
 class Chain:
-    """A DRO that keeps a history itself, and a Prometheus that sends what it scrapes to another one, in a bucket."""
+    """A DRO that keeps a history itself, a Prometheus that sends what it scrapes to another one, both in a bucket."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         port, self._guard = reserve_block(2)
-        self.own, self.sent = ObjectStore(str(folder / "own")), ObjectStore(uri)
+        self.own, self.sent = ObjectStore(uri.replace("/history?", "/own?")), ObjectStore(uri)
         self.receiver = Loaded(
             [sys.executable, "-m", "supervisor.history.main", "receive", "--history", uri, "--journal",
              str(folder / "journal"), "--listen", f"127.0.0.1:{port}", "--roll", "2"],
             cwd=ROOT,
         )  # fmt: skip
         self.site = Site(folder, 2, has_monitor=True)
-        self.site.arguments = ("--history", self.own.address, "--history-interval", "0.5")
+        journal = folder / "own"
+        self.site.arguments = (
+            "--history", self.own.address, "--history-interval", "0.5", "--history-journal", str(journal)
+        )  # fmt: skip
         wait_until(lambda: _written(f"127.0.0.1:{port}") == 0, "the receiver", 60)
         url = f"http://127.0.0.1:{port}/api/v1/write"
         self.prometheus = Prometheus(

@@ -187,5 +187,29 @@ def test_small_files_become_one_each_hour_and_a_crash_in_between_doubles_nothing
     other.close()
 
 
+def test_a_day_that_is_over_becomes_one_file_when_nothing_comes_for_it_any_more(tmp_path: Path) -> None:
+    """Files of ten minutes from 23:00 to 1:00; that of midnight has rows of both days. Restarts change nothing."""
+    left: list[tuple[int, int]] = []
+    store = Store(tmp_path, "w")
+    for nth in range(-6, 6):
+        if nth % 4 == 2:
+            store.close()
+            store = Store(tmp_path, "w")
+        store.add("portal", "A", [row(MIDNIGHT_US + (nth * 600 + s) * US_PER_S, sent=nth + 6) for s in (0, 599)])
+        if nth == 0:
+            store.add("portal", "A", [row(MIDNIGHT_US - US_PER_S, "P2", sent=99)])
+        store.commit()
+        store.roll()
+        days = sorted({path.parent.parent for path in tmp_path.glob("table=portal/*/*/*")})
+        left.append((len(list(days[0].rglob("*.parquet"))), len(list(days[-1].rglob("*.parquet")))))
+    assert left == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 1)]
+    found = rows_of(tmp_path)
+    assert sorted(one["sent"] or 0 for one in found) == sorted([*range(12), *range(12), 99])
+    store.add("portal", "A", [row(MIDNIGHT_US - 2 * US_PER_S, "P3")])
+    store.commit()
+    store.close()
+    assert len(rows_of(tmp_path)) == len(found) + 1
+
+
 def refuse(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
