@@ -18,7 +18,7 @@ from typing import Final
 from analytics.store.objects import ObjectStore, StoredObject
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
-from supervisor.history.parquet import join_all
+from supervisor.history.parquet import join
 
 PREFIX: Final = "part-compact-"
 _DAY: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
@@ -61,7 +61,7 @@ def compact(
                         by_folder[file.path.rpartition("/")[0]].append(file)
         for where, files in by_folder.items():
             done.files_before += len(files)
-            done.files_after += join_all(store, where, PREFIX, files, on_bad)
+            done.files_after += join(store, f"{where}/{PREFIX}", files, on_bad)
     except OSError as e:
         what = f"cannot compact {e.filename or store.shown()}: {e.strerror or e}"
         raise ResourceError(what, remedy=remedy_of(e.errno)) from e

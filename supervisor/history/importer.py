@@ -96,7 +96,7 @@ class Importer:
     def commit(self) -> None:
         """Put on the disk what was taken. Raises: OSError, ResourceError; it can be tried again."""
         self._store.commit()
-        self._store.roll_if_due()
+        self._store.tend()
         unnamed = self._path.with_suffix(f".{os.getpid()}")
         unnamed.write_text(json.dumps(self._runs))
         unnamed.rename(self._path)

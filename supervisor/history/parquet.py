@@ -4,7 +4,6 @@ leave them out.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analytics.store.files import BROKEN
 from analytics.store.objects import ObjectStore, StoredObject, first_line
 from supervisor.history.tables import META
 
@@ -25,26 +25,45 @@ MUCH: Final = 4 << 20
 twenty times as much."""
 
 
-def join_all(
-    store: ObjectStore, where: str, prefix: str, files: Iterable[StoredObject], on_bad: Callable[[str], object]
+class UnreadableRowsError(Exception):
+    """Tells that the rows of a file cannot be read."""
+
+    def __init__(self, file: StoredObject, why: str) -> None:
+        super().__init__(why)
+        self.file = file
+
+
+def join(
+    store: ObjectStore,
+    to: str,
+    files: Iterable[StoredObject],
+    on_bad: Callable[[str], object],
+    *,
+    of: str = "",
+    at_least: int = 2,
 ) -> int:
-    """Join the files of a folder to one, of a name that they alone give; how many are left. Raises: OSError."""
-    found = joinable(store, files, on_bad)
-    if len(found) > 1:
-        told = hashlib.sha256("\n".join(file.name for file in found).encode()).hexdigest()[:24]
-        with contextlib.suppress(FileNotFoundError):  # another program was faster
-            join(store, found, f"{where}/{prefix}{told}.parquet")
-    return min(len(found), 1)
+    """Join the files whose names begin with `of` to one, which names them and is named `to` and by them, and remove
+    them. `files`: all that may stand for each other; how many of them are left. `on_bad` is told of those that stay as
+    they are. Raises: OSError; all rows are in one or the other."""
+    found = _joinable(store, files, on_bad)
+    wanted = {file: schema for file, schema in found.items() if file.name.startswith(of)}
+    while len(wanted) >= at_least:
+        names = [file.name for file in wanted]
+        schema, told = _joint_schema(list(wanted.values()), names), hashlib.sha256("\n".join(names).encode())
+        try:
+            store.put_rows(f"{to}{told.hexdigest()[:24]}.parquet", schema, _pieces(store, list(wanted), schema))
+            store.remove(file.path for file in wanted)
+        except UnreadableRowsError as e:
+            on_bad(f"{store.shown(e.file.path)}: its rows cannot be read ({e}); it is left as it is")
+            del wanted[e.file]
+        except FileNotFoundError:  # another program has joined it
+            break
+        else:
+            return len(found) - len(wanted) + 1
+    return len(found)
 
 
-def join(store: ObjectStore, files: Mapping[StoredObject, pa.Schema], to: str) -> None:
-    """Join files to one, which names them, and remove them. Raises: OSError; all rows are in one or the other."""
-    schema = _joint_schema(list(files.values()), [file.name for file in files])
-    store.put_rows(to, schema, _pieces(store, list(files), schema))
-    store.remove(file.path for file in files)
-
-
-def joinable(
+def _joinable(
     store: ObjectStore, files: Iterable[StoredObject], on_bad: Callable[[str], object]
 ) -> dict[StoredObject, pa.Schema]:
     """Look into files: those that can be joined, with their schemas. `on_bad` is told of others. Removes those that
@@ -92,12 +111,12 @@ def _pieces(store: ObjectStore, files: Sequence[StoredObject], schema: pa.Schema
     times = -(-sum(file.size for file in files) // MUCH)
     pieces: list[list[tuple[str, str, list[str]]] | None] = [None]
     if first is not None and times > 1:
-        found = [pq.read_table(store.open(file.path), columns=[first])[first].unique() for file in files]
+        found = [_rows(store, file, columns=[first])[first].unique() for file in files]
         values = sorted({value for column in found for value in column.to_pylist() if value is not None})
         each = -(-len(values) // times)
         pieces = [[(first, "in", values[at : at + each])] for at in range(0, len(values), each)]
     for wanted in pieces:
-        parts = [pq.read_table(store.open(file.path), filters=wanted) for file in files]
+        parts = [_rows(store, file, filters=wanted) for file in files]
         rows = pa.concat_tables([pa.unify_schemas([schema]).empty_table(), *parts], promote_options="default")
         rows = rows.select(schema.names)
         is_scraped = pc.fill_null(pc.equal(rows["source"], SCRAPED), False)
@@ -105,6 +124,16 @@ def _pieces(store: ObjectStore, files: Sequence[StoredObject], schema: pa.Schema
         rows = pa.concat_tables([whole, _merged(rows.filter(is_scraped), ["ts", *key])])
         order = [(name, "ascending") for name in (*key, "ts")]
         yield rows.take(pc.sort_indices(rows, sort_keys=order)).replace_schema_metadata(schema.metadata)
+
+
+def _rows(store: ObjectStore, file: StoredObject, **what: Any) -> pa.Table:  # noqa: ANN401
+    """Read a file. Raises: FileNotFoundError, UnreadableRowsError."""
+    try:
+        return pq.read_table(store.open(file.path), **what)
+    except FileNotFoundError:
+        raise
+    except BROKEN as e:
+        raise UnreadableRowsError(file, first_line(e)) from e
 
 
 def _numbered(rows: pa.Table, key: Sequence[str]) -> pa.Table:

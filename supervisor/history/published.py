@@ -119,7 +119,7 @@ class PublishedStatistics:
                 if is_new:
                     self._importer.commit()
                 else:
-                    self._store.roll_if_due()
+                    self._store.tend()
                 return
             except (OSError, DroError) as e:
                 if told != str(e):

@@ -45,4 +45,4 @@ class SampleWriter:
 
     def tend(self) -> None:
         """Write Parquet files when it is time. Raises: ResourceError; nothing is lost."""
-        self._store.roll_if_due()
+        self._store.tend()

@@ -2,7 +2,7 @@
 
     DIR/journal/<writer>.<number>                 rows that are in no other file yet
     DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>-<number>.parquet
-    DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>+<number>.parquet     several of these, up to that number
+    DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>+<hash>.parquet       several of these
     DIR/table=<table>/day=<day>/dro=<dro>/part-<writer>++<hash>.parquet      all of a day that is over
 
 A Parquet file gets its name when it is whole and on the disk, and its number is that of its journal, which goes last.
@@ -29,7 +29,7 @@ from analytics.store.objects import ObjectStore, StoredObject, sync
 from dro.errors import ResourceError
 from dro.os_errors import remedy_of
 from supervisor.history.journal import MAX_RECORD, Journal, records
-from supervisor.history.parquet import join, join_all, joinable
+from supervisor.history.parquet import join
 from supervisor.history.tables import FIGURES, MAP, schema_of, tables, told_columns
 
 US_PER_S: Final = 1_000_000
@@ -72,6 +72,7 @@ class Store:
         self._roll_s, self._clock = roll_s, clock
         self._waiting: dict[str, list[DroRow]] = defaultdict(list)
         self._number = 0
+        self._to_join: dict[str, Callable[[str], None]] = {}  # by folder
         self._begun: dict[tuple[str, str], date] = {}  # by table and DRO: the day before it is over, and joined
         self._journal: Journal | None = None
         self._began_s = 0.0
@@ -113,11 +114,18 @@ class Store:
             raise _refusal(self._objects, e) from e
         self._waiting.clear()
 
-    def roll_if_due(self) -> None:
-        """Write Parquet files when the journal is large or old enough. Raises: ResourceError; nothing is lost."""
+    def tend(self) -> None:
+        """Write Parquet files when the journal is large or old enough, else join those of a folder that has many.
+        Raises: ResourceError; nothing is lost."""
         journal = self._journal
         if journal is not None and (journal.size >= ROLL_BYTES or self._clock() - self._began_s >= self._roll_s):
             self.roll()
+        elif self._to_join:
+            where = next(iter(self._to_join))
+            try:
+                self._to_join.pop(where)(where)
+            except OSError as e:
+                raise _refusal(self._objects, e, "join files of") from e
 
     def roll(self) -> None:
         """Write everything that was committed to Parquet files. Raises: ResourceError; nothing is lost."""
@@ -128,7 +136,6 @@ class Store:
             for path in sorted(self.journals.glob(f"{self._writer}.*")):
                 if path.suffix[1:].isdigit():
                     self._convert(path)
-                    path.unlink()
         except OSError as e:
             raise _refusal(self._objects, e) from e
 
@@ -140,31 +147,28 @@ class Store:
             os.close(self._lock)
 
     def _convert(self, path: Path) -> None:
-        """Write the Parquet files of one journal. Raises: OSError."""
+        """Write the Parquet files of one journal, which goes after them. Raises: OSError."""
         merged = _merged(records(path))
-        for (table, day, dro), rows in merged.items():
-            where = partition(table, day, dro)
-            write_rows(self._objects, f"{where}/part-{path.name.replace('.', '-')}.parquet", table, rows)
-            self._join(where)
+        for place, rows in merged.items():
+            table, _, _ = place
+            write_rows(self._objects, f"{partition(*place)}/part-{path.name.replace('.', '-')}.parquet", table, rows)
+        path.unlink()
+        for table, day, dro in merged:
+            self._to_join.setdefault(partition(table, day, dro), self._join_hour)
             before = day - timedelta(days=1)
             if (table, before, dro) not in merged and self._begun.get((table, dro), date.min) < day:
-                self._join_day(partition(table, before, dro))
+                self._to_join[partition(table, before, dro)] = self._join_day
                 self._begun[table, dro] = day
+
+    def _join_hour(self, where: str) -> None:
+        """Join the small files of this writer when there are many: readers pay for each. Raises: OSError."""
+        own, small = self._own(where), f"part-{self._writer}-"
+        if sum(1 for file in own if file.name.startswith(small)) >= MANY:
+            join(self._objects, f"{where}/part-{self._writer}+", own, lambda _: None, of=small, at_least=MANY)
 
     def _join_day(self, where: str) -> None:
         """Join the files of this writer of a day that is over. Raises: OSError."""
-        join_all(self._objects, where, f"part-{self._writer}++", self._own(where), lambda _: None)
-
-    def _join(self, where: str) -> None:
-        """Join the small files of this writer when there are many: readers pay for each. Raises: OSError."""
-        own, is_small = self._own(where), f"part-{self._writer}-"
-        if sum(1 for file in own if file.name.startswith(is_small)) < MANY:
-            return
-        found = joinable(self._objects, own, lambda _: None)
-        small = {file: schema for file, schema in found.items() if file.name.startswith(is_small)}
-        if len(small) >= MANY:
-            number = max(file.name for file in small).removesuffix(".parquet").rpartition("-")[2]
-            join(self._objects, small, f"{where}/part-{self._writer}+{number}.parquet")
+        join(self._objects, f"{where}/part-{self._writer}++", self._own(where), lambda _: None)
 
     def _own(self, where: str) -> list[StoredObject]:
         """Find the files of this writer in a folder."""
@@ -212,6 +216,6 @@ def _merged(journal: Iterable[bytes]) -> dict[Place, list[dict[str, Any]]]:
     return {place: list(by_key.values()) for place, by_key in found.items()}
 
 
-def _refusal(store: ObjectStore, error: OSError) -> ResourceError:
+def _refusal(store: ObjectStore, error: OSError, what: str = "write") -> ResourceError:
     where = error.filename or store.shown()
-    return ResourceError(f"cannot write the history at {where}: {error.strerror}", remedy=remedy_of(error.errno))
+    return ResourceError(f"cannot {what} the history at {where}: {error.strerror}", remedy=remedy_of(error.errno))

@@ -91,7 +91,7 @@ class _Recorder:
         try:
             while not self._is_over.wait(max(0.0, due_s - time.monotonic())):
                 self._try(self._sample)
-                self._try(self._store.roll_if_due)
+                self._try(self._store.tend)
                 due_s = max(due_s + self._options.interval_s, time.monotonic())
             self._try(self._sample)
             self._try(self._store.close)

@@ -150,6 +150,19 @@ def test_torn_and_foreign_files_stay_and_are_named(tmp_path: Path) -> None:
     assert foreign.exists()
 
 
+def test_a_file_whose_rows_cannot_be_read_stays_and_the_others_are_joined(tmp_path: Path) -> None:
+    three_files(tmp_path)
+    torn = next(tmp_path.glob("table=portal/day=2024-02-29/*/part-1.parquet"))
+    content = torn.read_bytes()
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")  # of the rows
+    torn.write_bytes(content[:4] + bytes(b ^ 0xFF for b in content[4:end]) + content[end:])
+    bad: list[str] = []
+    done = compact(tmp_path, TODAY, on_bad=bad.append)
+    assert [line.partition(" (")[0] for line in bad] == [f"{torn}: its rows cannot be read"]
+    assert sorted(path.name[:12] for path in torn.parent.iterdir()) == ["part-1.parqu", "part-compact"]
+    assert done.files_after == 3
+
+
 def test_a_disk_that_is_full_is_named_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three_files(tmp_path)
     before = read(tmp_path)

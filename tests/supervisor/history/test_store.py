@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from analytics.store.objects import ObjectStore
 from dro.errors import ResourceError
 from supervisor.history.journal import Journal, records
 from supervisor.history.store import MANY, US_PER_S, Store
@@ -143,7 +144,7 @@ def test_files_are_written_when_the_journal_is_old_or_large(tmp_path: Path) -> N
         now[0] = at
         store.add("portal", "A", [row(MIDNIGHT_US + int(at * 10))])
         store.commit()
-        store.roll_if_due()
+        store.tend()
         assert len(list(tmp_path.glob("table=portal/*/*/*"))) == files, at
     store.close()
 
@@ -152,6 +153,13 @@ def test_what_cannot_be_written_is_told_with_the_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match=f"cannot write the history at {tmp_path}/file"):
         Store(tmp_path / "file", "w")
+
+
+def rolled(store: Store) -> None:
+    """Roll, and join all that is to be joined."""
+    store.roll()
+    for _ in range(4):
+        store.tend()
 
 
 def files_of(folder: Path) -> list[str]:
@@ -166,17 +174,17 @@ def test_small_files_become_one_each_hour_and_a_crash_in_between_doubles_nothing
     for nth in range(2 * MANY):
         store.add("portal", "A", [row(MIDNIGHT_US + nth * 600 * US_PER_S, sent=nth)])
         store.commit()
-        if nth == MANY - 1:
-            with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch:
+            if nth == 1:
                 patch.setattr(Path, "unlink", refuse)
-                with contextlib.suppress(ResourceError):
-                    store.roll()
-        else:
-            store.roll()
+            if nth == MANY - 1:
+                patch.setattr(ObjectStore, "remove", lambda _, paths: list(map(refuse, paths)))
+            with contextlib.suppress(ResourceError) if nth in (1, MANY - 1) else contextlib.nullcontext():
+                rolled(store)
         if nth < MANY - 1:
             other.add("portal", "A", [row(MIDNIGHT_US + nth * 600 * US_PER_S, "P2", sent=nth)])
             other.commit()
-            other.roll()
+            rolled(other)
     names = files_of(tmp_path)
     assert len([name for name in names if name.startswith("part-w+")]) == 2
     assert not [name for name in names if name.startswith("part-w-") and not name.startswith("part-w-1-")]
@@ -199,7 +207,7 @@ def test_a_day_that_is_over_becomes_one_file_when_nothing_comes_for_it_any_more(
         if nth == 0:
             store.add("portal", "A", [row(MIDNIGHT_US - US_PER_S, "P2", sent=99)])
         store.commit()
-        store.roll()
+        rolled(store)
         days = sorted({path.parent.parent for path in tmp_path.glob("table=portal/*/*/*")})
         left.append((len(list(days[0].rglob("*.parquet"))), len(list(days[-1].rglob("*.parquet")))))
     assert left == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 1)]
