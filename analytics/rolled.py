@@ -47,11 +47,8 @@ def tables(grown: Mapping[str, tuple[pa.Table, Sequence[str]]]) -> dict[str, pa.
 
 
 def _with_zeros(rows: pa.Table, names: Iterable[str]) -> pa.Table:
-    nothing = pa.array(np.zeros(len(rows), np.int64))
-    for name in names:
-        if name not in rows.column_names:
-            rows = rows.append_column(name, nothing)
-    return rows
+    there, nothing = dict(zip(rows.column_names, rows.columns, strict=True)), pa.array(np.zeros(len(rows), np.int64))
+    return pa.table(there | {name: nothing for name in names if name not in there})
 
 
 def rolled(minutes: pa.Table, keys: Sequence[str], step: str) -> pa.Table:

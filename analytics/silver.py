@@ -307,8 +307,8 @@ class Growth:
         self.names: Final = list(dict.fromkeys([*names, *(name for seed in seeds.values() for name in seed.counters)]))
         rows = pa.concat_tables([steps(samples, scope, kept) for samples, kept in parts], promote_options="default")
         self._rows = taken(rows, grouped(rows, (*scope.key, "minute"))[0])
-        told = {name for name in self.names if name in rows.column_names and (pc.max(rows[name]).as_py() or 0) > 0}
-        told |= {name for seed in seeds.values() for name in seed.counters}
+        told = {name for seed in seeds.values() for name in seed.counters}
+        told |= {name for name in {*self.names} & {*rows.column_names} if (pc.max(rows[name]).as_py() or 0) > 0}
         self._counters = [name for name in self.names if name in told]
         self._begun: Seeds = {}
         for samples, kept in parts:
@@ -325,7 +325,8 @@ class Growth:
     def _grow(self) -> pa.Table:
         rows, size = self._rows, len(self._rows)
         nothing = np.zeros(size, np.int64)
-        columns = [counts(rows[n]) if n in rows.column_names else nothing for n in self._counters]
+        there = set(rows.column_names)
+        columns = [counts(rows[name]) if name in there else nothing for name in self._counters]
         values = np.stack(columns, axis=1) if columns else np.zeros((size, 0), np.int64)
         growth = np.zeros_like(values)
         minute, first, last, clock = (codes(rows[name]) for name in TIMES)
@@ -359,7 +360,8 @@ class Growth:
                 int(clock[end - 1]),
                 {name: value for name, value in zip(self._counters, highest[-1].tolist(), strict=True) if value},
             )  # fmt: skip
-        others = {n: rows[n] for n in rows.column_names if n != "clock_us" and n not in set(self.names)}
+        counted = {"clock_us", *self.names}
+        others = {name: rows[name] for name in rows.column_names if name not in counted}
         grown = {name: pa.array(growth[:, nth]) for nth, name in enumerate(self._counters)}
         return pa.table(
             others | grown | {"interval_us": pa.array(interval)} | {n: pa.array(m) for n, m in marks.items()}
