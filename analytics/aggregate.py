@@ -51,7 +51,7 @@ Partition = tuple[str, str]  # day, DRO
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Tells what a run has made: days of DROs, days of gold, and files that were left out."""
+    """Tells what a run has made anew: days of DROs, days of gold; and files that were left out."""
 
     partitions: int
     days: int
@@ -72,7 +72,8 @@ class _Days:
     def __init__(self, store: ObjectStore, manifests: Manifests, first: str = "") -> None:
         """`first`: the day before which none is made."""
         self.manifests = manifests
-        found = {table: parts_of(store, table) for table in TABLES}
+        self.left_out: list[str] = []
+        found = {table: parts_of(store, table, lambda what, _: self.left_out.append(what)) for table in TABLES}
         self._parts: dict[Partition, dict[str, list[Part]]] = defaultdict(lambda: {table: [] for table in TABLES})
         for table, parts in found.items():
             for part in parts:
@@ -106,15 +107,15 @@ class _Days:
         of_dro: dict[str, list[Day]] = defaultdict(list)
         for where in sorted(chunk):
             day, dro = where
-            earlier = self.known(self._before.get(where))
-            of_dro[dro].append(
-                Day(day, self._parts[where], self.known(where).record, earlier.record, day == self._last[dro])
-            )
+            known, earlier = self.known(where), self.known(self._before.get(where))
+            record = known.record if known.files else ""  # else only how it ended is known
+            of_dro[dro].append(Day(day, self._parts[where], record, earlier.record, day == self._last[dro]))
         return [Work(store, dro, days, keeps_minutes) for dro, days in of_dro.items()]
 
     def remade(self, made: MadeDay) -> DroDay:
-        """Tell what a day of a DRO is made of from now on."""
-        return DroDay(self._files[made.day, made.dro], made.begun, made.end, made.record, tuple(made.merged))
+        """Tell what a day of a DRO is made of from now on; nothing where files are to come."""
+        files = "" if made.is_to_come else self._files[made.day, made.dro]
+        return DroDay(files, made.begun, made.end, made.record, tuple(made.merged))
 
 
 def aggregate(
@@ -149,9 +150,9 @@ def _aggregate(
     on_progress: Callable[[int, int], object],
     keeps_minutes: bool,
 ) -> RunSummary:
-    left_out: list[str] = []
-    done: list[Partition] = []
-    while touched := days.touched():
+    left_out, done = days.left_out, set[Partition]()
+    changed: list[Partition] = []
+    while touched := days.touched() - done:
         chunk = _chunk(touched)
         by_day: dict[str, list[MadeDay]] = defaultdict(list)
         for made in _made(spark, days.works(store, chunk, keeps_minutes)):
@@ -159,12 +160,13 @@ def _aggregate(
             if made.error:
                 raise HistoryError(made.error)
             by_day[made.day].append(made)
+            changed += [(made.day, made.dro)] if made.tables else []
         with ThreadPoolExecutor(WRITERS) as pool:
             list(pool.map(partial(_commit, store, days), by_day.values()))
-        done += chunk
+        done |= chunk
         on_progress(len(done), len(done) + len(touched - chunk))
     _lasting(spark, store, days.manifests)
-    return RunSummary(len(done), len({day for day, _ in done}), tuple(left_out))
+    return RunSummary(len(changed), len({day for day, _ in changed}), tuple(left_out))
 
 
 def _remove(store: ObjectStore, manifests: Manifests, first: str) -> None:
@@ -257,6 +259,10 @@ def _lasting(spark: SparkSession, store: ObjectStore, manifests: Manifests) -> N
     paths = {day: [of.tables[name].path for name in LASTING_OF] for day, of in manifests.days().items() if of.tables}
     before = manifests.of.get(LASTING, Manifest())
     if paths == before.days:
+        return
+    if not paths:  # all days were removed
+        manifests.remove(LASTING)
+        store.remove(of.path for of in before.tables.values() if of.path)
         return
     touched = {day for day in paths.keys() | before.days.keys() if paths.get(day) != before.days.get(day)}
     tables = tables_of(spark, store)

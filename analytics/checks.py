@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -60,7 +60,7 @@ Scopes = Mapping[tuple[str, int, int], _Counted]
 def counted(store: ObjectStore, parts: Sequence[Part]) -> Scopes | None:
     """Find what the files of a day of a DRO have, by counter page; None where samples do not say which one."""
     found = []
-    for file in without_replaced(opened(store, parts, "portal", lambda _: None)):
+    for file in without_replaced(opened(store, parts, "portal", lambda *_: None)):
         sums = {name: kept_of("portal", file.columns).counters[name] for name in CHECKED}
         there = set(file.file.schema_arrow.names)
         wanted = sorted({"ts", *_SCOPE, *(raw for names in sums.values() for raw in names)} & there)
@@ -120,13 +120,20 @@ def growth(days: Iterable[tuple[str, Scopes | None]]) -> Iterator[tuple[str, dic
         is_first = False
 
 
-def sums(spark: SparkSession, history: ObjectStore, gold: Gold) -> Iterator[CheckResult]:
-    """Compare the sums of days with the samples, as far as those are there."""
+def sums(
+    spark: SparkSession, history: ObjectStore, gold: Gold, last: str, dros: Collection[str] = ()
+) -> Iterator[CheckResult]:
+    """Compare the sums of days with the samples, as far as those are there. `last`: the day (YYYY-MM-DD) up to which
+    samples have to be in gold, from the first one that is; `dros`: which, all of them if none is named."""
     told = gold("day").where("portal <> ''").select("day", "dro", "portal", *CHECKED).collect()
     asked = {(row["day"], row["dro"]) for row in told}
     by_day: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for part in parts_of(history, "portal"):
         by_day[part.dro, part.day].append(part)
+    first = min((day for day, _ in asked), default=last)
+    for dro, day in sorted(by_day):
+        if first <= day <= last and (day, dro) not in asked and (dro in dros or not dros):
+            yield CheckResult("sums", dro, day, False, "there are samples, and no sums: run tnwgd-aggregate")
     works = [(dro, day, parts) for (dro, day), parts in sorted(by_day.items()) if (day, dro) in asked]
     do = F.udf(lambda nth: pickle.dumps(counted(history, works[nth][2])), T.BinaryType(), useArrow=False)
     made = spark.range(0, len(works), 1, max(len(works), 1)).select("id", do("id").alias("made")).collect()

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -86,8 +86,10 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _check(spark: SparkSession, gold: Gold, lacks: Sequence[str], options: argparse.Namespace) -> int:
     """Print what was checked; the exit status is 1 when something is wrong."""
+    yesterday = datetime.now(UTC).date() - timedelta(days=1)
     found = [
-        *sums(spark, options.history, gold), *coverage(gold, lacks),
+        *sums(spark, options.history, gold, str(min(options.end or yesterday, yesterday)), options.dro or ()),
+        *coverage(gold, lacks),
         *freshness(gold, time.time_ns() // 1000, options.fresh),
     ]  # fmt: skip
     rows = [result.row() for result in found]

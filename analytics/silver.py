@@ -6,7 +6,7 @@ last value less the first, whatever the clock did. What a DRO counts as a whole 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,12 +44,13 @@ from analytics.store.errors import HistoryError, of_store
 from analytics.store.files import (
     BROKEN,
     FileColumn,
+    OnBad,
     Part,
     ReadableFile,
     columns_of,
     description,
+    leave_out,
     opened,
-    unreadable,
     without_replaced,
 )  # fmt: skip
 from analytics.store.objects import ObjectStore, unique
@@ -98,7 +99,7 @@ class Work:
 class MadeDay:
     """Tells what was made of a day: the paths of its record and of merged samples, how the day before and this one have
     ended (texts that change when that does), where its rows for gold are (nowhere when nothing changed), what was left
-    out, and what ended the work."""
+    out, whether some of that may be read another time, and what ended the work."""
 
     day: str
     dro: str
@@ -108,7 +109,13 @@ class MadeDay:
     end: str = ""
     tables: str = ""
     left_out: list[str] = field(default_factory=list)
+    is_to_come: bool = False
     error: str = ""
+
+    def leave_out(self, what: str, is_hindered: bool) -> None:
+        """Note that a file was left out, perhaps until the next time."""
+        self.left_out.append(what)
+        self.is_to_come |= is_hindered
 
 
 def make(work: Work) -> list[MadeDay]:
@@ -140,7 +147,7 @@ class _Reading:
     columns: Mapping[str, FileColumn] = field(default_factory=dict)
 
 
-def _reading(work: Work, day: Day, table: str, known: DayRecord, on_bad: Callable[[str], object]) -> _Reading:
+def _reading(work: Work, day: Day, table: str, known: DayRecord, on_bad: OnBad) -> _Reading:
     """Find the files that bring something: none does that stands for files that were read, such as a joined one."""
     was, base = known.files.get(table, {}), known.merged.get(table, "")
     parts = {part.name: part for part in day.parts[table]}
@@ -161,7 +168,7 @@ def _reading(work: Work, day: Day, table: str, known: DayRecord, on_bad: Callabl
 
 def _make_day(work: Work, day: Day, before: DayRecord, made: MadeDay) -> DayRecord:
     known, record = DayRecord.read(work.store, day.record), DayRecord(begun=before.end())
-    on_bad = made.left_out.append
+    on_bad = made.leave_out
     readings = {table: _reading(work, day, table, known, on_bad) for table in TABLES}
     if known.begun == record.begun and day.record and not any(reading.is_changed for reading in readings.values()):
         record.ends = known.ends
@@ -199,7 +206,7 @@ def _written(work: Work, day: Day, record: DayRecord, made: MadeDay) -> DayRecor
 
 
 def _samples(
-    work: Work, day: Day, table: str, reading: _Reading, runs: Sequence[Span] | None, on_bad: Callable[[str], object]
+    work: Work, day: Day, table: str, reading: _Reading, runs: Sequence[Span] | None, on_bad: OnBad
 ) -> tuple[DaySamples, SummedColumns]:
     """Read what there is of a table, all of it where nothing has what was read before."""
     sources, columns = [], dict[str, FileColumn]()
@@ -212,7 +219,7 @@ def _samples(
             reading.base = ""
     files = reading.more
     if not reading.base and len(files) < len(day.parts[table]):
-        files = without_replaced(opened(work.store, day.parts[table], table, lambda _: None))
+        files = without_replaced(opened(work.store, day.parts[table], table, lambda *_: None))
     if not reading.base:
         reading.now = {file.part.name: [file.part.size, file.part.mtime_ns, file.digest] for file in files}
     for one in files:
@@ -227,7 +234,7 @@ def _samples(
         return _samples(work, day, table, reading, runs, on_bad)
     for path, error in bad.items():
         reading.now.pop(path.rpartition("/")[2], None)
-        on_bad(unreadable(work.store.shown(path), error))
+        leave_out(work.store, path, error, on_bad, "its rows cannot be read")
     return samples, kept
 
 

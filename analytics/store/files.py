@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
@@ -26,6 +27,8 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
     "map": pa.map_(pa.string(), pa.string()), "figures": pa.map_(pa.string(), pa.int64()),
 }  # fmt: skip
 """Maps the types of columns to those in files."""
+OnBad = Callable[[str, bool], object]
+"""Is told of a file that is left out: which and why, and whether it may be read another time."""
 KEPT_FROM: Final = "kept-from"
 """A file with the first day that is kept, where days were removed."""
 READERS: Final = 8
@@ -82,8 +85,8 @@ class ReadableFile:
     digest: str
 
 
-def parts_of(store: ObjectStore, table: str) -> list[Part]:
-    """Find all files of a table that have their names. Raises: HistoryError when there is no such directory."""
+def parts_of(store: ObjectStore, table: str, on_bad: OnBad = lambda *_: None) -> list[Part]:
+    """Find all files of a table. Raises: HistoryError when there is no such directory."""
     if not store.is_there():
         raise HistoryError(f"{store.shown()}: no directory of a history")
     try:
@@ -93,38 +96,61 @@ def parts_of(store: ObjectStore, table: str) -> list[Part]:
     found = []
     for one in store.objects(f"table={table}"):
         match one.path.split("/"):
-            case [_, day, dro, name] if day.startswith("day=") and dro.startswith("dro=") and name.endswith(".parquet"):
+            case [_, day, dro, _] if _is_day(day) and dro.startswith("dro=") and one.name.endswith(".parquet"):
                 day, dro = day.removeprefix("day="), unquote(dro.removeprefix("dro="))
                 if day >= first:  # of a day that was removed as a whole there is only what came late
                     found.append(Part(one.path, day, dro, one.size, one.mtime_ns))
+            case _ if one.name.endswith(".parquet"):
+                where = "not in table=TABLE/day=YYYY-MM-DD/dro=NAME"
+                on_bad(f"{store.shown(one.path)}: {where}; it is left out", False)
     return found
 
 
-def opened(
-    store: ObjectStore, parts: Iterable[Part], table: str, on_bad: Callable[[str], object]
-) -> list[ReadableFile]:
-    """Look into files. `on_bad` is told of each that is left out: which, and why. What retention has removed meanwhile
-    is not there."""
+def _is_day(name: str) -> bool:
+    try:
+        return name == f"day={date.fromisoformat(name.removeprefix('day='))}"
+    except ValueError:
+        return False
+
+
+def opened(store: ObjectStore, parts: Iterable[Part], table: str, on_bad: OnBad) -> list[ReadableFile]:
+    """Look into files. What retention has removed meanwhile is not there. Raises: OSError, as `leave_out`."""
     parts = list(parts)
     with ThreadPoolExecutor(READERS) as pool:  # who waits for another machine waits for several answers at once
         each = map if store.folder is not None else pool.map
         looked = list(each(lambda part: _look(store, part, table), parts))
     good = []
     for part, found in zip(parts, looked, strict=True):
-        if isinstance(found, str):
-            on_bad(f"{store.shown(part.path)}: {found}; it is left out")
-        elif found is not None:
-            good.append(found)
+        match found:
+            case Exception() | str():
+                leave_out(store, part.path, found, on_bad)
+            case ReadableFile():
+                good.append(found)
     return good
 
 
-def unreadable(path: str, error: Exception) -> str:
-    """Say which file was left out, since its rows cannot be read."""
-    return f"{path}: its rows cannot be read ({first_line(error)}); it is left out"
+def leave_out(
+    store: ObjectStore, path: str, why: Exception | str, on_bad: OnBad, what: str = "no whole Parquet file"
+) -> None:
+    """Tell that a file is left out: for good where its bytes are wrong, and until the next time where they do not come.
+    Raises: OSError, of a store that is no disk: it gives other files as little."""
+    if isinstance(why, OSError) and not (store.folder is not None and (store.folder / path).is_dir()):
+        try:
+            store.read(path)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            if store.folder is None:
+                raise
+            on_bad(f"{store.shown(path)}: {e.strerror}; it is left out until it can be read", True)
+            return
+    if isinstance(why, Exception):
+        why = f"{what} ({first_line(why)})"
+    on_bad(f"{store.shown(path)}: {why}; it is left out", False)
 
 
-def _look(store: ObjectStore, part: Part, table: str) -> ReadableFile | str | None:
-    """Read the columns of a file, or say what is wrong with it."""
+def _look(store: ObjectStore, part: Part, table: str) -> ReadableFile | Exception | str | None:
+    """Read the columns of a file, or find what is wrong with it."""
     try:
         source = store.open(part.path)
         source.seek(max(0, part.size - SMALL))
@@ -136,7 +162,7 @@ def _look(store: ObjectStore, part: Part, table: str) -> ReadableFile | str | No
     except FileNotFoundError:
         return None
     except BROKEN as e:
-        return f"no whole Parquet file ({first_line(e)})"
+        return e
     if META not in metadata:
         return "no file of a history"
     try:

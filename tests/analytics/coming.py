@@ -29,9 +29,9 @@ class Coming:
         write(folder, "portal", [self._rows[at] for at in self._shares[nth]], str(nth))
 
 
-def gold(folder: Path) -> dict[str, list[str]]:
+def gold(history: Path | ObjectStore) -> dict[str, list[str]]:
     """All rows of all tables, in an order of their own."""
-    store = ObjectStore(str(folder))
+    store = history if isinstance(history, ObjectStore) else ObjectStore(str(history))
     found: dict[str, list[str]] = {}
     for day, manifest in Manifests(store).of.items():
         for table, file in manifest.tables.items():

@@ -61,6 +61,13 @@ def test_sums_of_gold_are_those_of_the_samples_and_what_differs_is_named(
     assert [row["what"] for row in rows if row["check"] == "sums"].count("as the samples") >= 4
     status, rows = checked(tmp_path, capsys, "--fresh", str(time.time() * 2), "--from", "2030-01-01")
     assert (status, [row["what"] for row in rows]) == (0, [])
+    write(tmp_path, "portal", [dict(scene.tables["portal"][-1], dro="New")], "new")
+    status, rows = checked(tmp_path, capsys)
+    [wrong] = [row for row in rows if row["check"] == "sums" and not row["is_right"]]
+    assert (wrong["dro"], wrong["what"]) == ("New", "there are samples, and no sums: run tnwgd-aggregate")
+    status, rows = checked(tmp_path, capsys, "--to", "2024-02-29")
+    assert not [row for row in rows if row["check"] == "sums" and not row["is_right"]]
+    next(tmp_path.glob("table=portal/*/dro=New/*")).unlink()
     [path] = tmp_path.glob("gold/day/day=2024-03-01/*.parquet")
     portal, dro = with_one_more(path, "sent_messages")
     status, rows = checked(tmp_path, capsys)
@@ -104,3 +111,10 @@ def test_what_is_old_is_removed_and_not_made_again(spark: SparkSession, tmp_path
     assert all(row.startswith("lasting") for row in after["topology_event"])
     assert len(after["blocked_episode"]) < len(before["blocked_episode"])
     assert aggregate(spark, store, first=last).partitions == 0
+    aggregate(spark, store, keeps_minutes=True)
+    assert gold(tmp_path) == before, "what was removed is made again when it is wanted"
+    assert aggregate(spark, store, first="2100-01-01").partitions == 0
+    assert gold(tmp_path) == {}
+    assert not list(tmp_path.glob("gold/**/*.parquet"))
+    aggregate(spark, store, keeps_minutes=True)
+    assert gold(tmp_path) == before

@@ -42,8 +42,8 @@ def as_directory(path: Path) -> None:
 
 def read(folder: Path, on_bad: Callable[[str], object]) -> list[str]:
     """Look into all files; the names of those that can be read."""
-    store = ObjectStore(str(folder))
-    return [file.part.name for file in opened(store, parts_of(store, "portal"), "portal", on_bad)]
+    store, told = ObjectStore(str(folder)), lambda what, _: on_bad(what)
+    return [file.part.name for file in opened(store, parts_of(store, "portal", told), "portal", told)]
 
 
 BROKEN: Final[dict[str, tuple[Callable[[Path], object], str]]] = {
@@ -84,6 +84,21 @@ def test_a_broken_file_is_named_and_the_others_are_read(name: str, tmp_path: Pat
     assert why in line
     assert line.endswith("; it is left out")
     assert found == ["part-good.parquet"]
+
+
+STRAY: Final = ("day=notaday/dro=A", "day=2024-02-31/dro=A", "day=2024-02-29/A", ".", "day=2024-02-29")
+
+
+@pytest.mark.parametrize("where", STRAY)
+def test_a_file_that_is_not_in_its_place_is_named_and_the_others_are_read(where: str, tmp_path: Path) -> None:
+    write(tmp_path, "portal", [ROW], "good")
+    [path] = tmp_path.glob("table=portal/*/*/part-good.parquet")
+    stray = tmp_path / "table=portal" / where / "part-stray.parquet"
+    stray.parent.mkdir(parents=True, exist_ok=True)
+    stray.write_bytes(path.read_bytes())
+    said: list[str] = []
+    assert read(tmp_path, said.append) == ["part-good.parquet"]
+    assert said == [f"{stray}: not in table=TABLE/day=YYYY-MM-DD/dro=NAME; it is left out"]
 
 
 def test_no_change_of_a_byte_breaks_more_than_the_file(tmp_path: Path) -> None:

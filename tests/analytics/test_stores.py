@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import analytics.aggregate
 import analytics.store.manifest
 from analytics.aggregate import RunSummary, aggregate
 from analytics.report import main as report
+from analytics.silver import make
 from analytics.store.errors import HistoryError
 from analytics.store.manifest import CLAIMS, alone
 from analytics.store.objects import ObjectStore
 from analytics.views import DAILY, LASTS, tables_of
+from tests.analytics.coming import gold
 from tests.analytics.scenes import Scene
 from tests.builders.histories import write
 from tests.rigs.object_store import bucket, upload
@@ -76,6 +81,34 @@ def test_tables_are_those_of_a_disk_wherever_the_store_fails(
     lines = capsys.readouterr().out.splitlines()
     assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]
     assert len(lines) > 4
+
+
+def test_a_store_that_goes_away_leaves_no_file_out(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analytics.aggregate, "_lasting", lambda *_: None)
+    monkeypatch.setattr(analytics.aggregate, "_made", lambda _, works: (day for work in works for day in make(work)))
+    scene = Scene(seed=5, days=1.2, step_s=900, dros=1)
+    for table, of_table in scene.tables.items():
+        write(tmp_path, table, of_table)
+    no_spark: Any = None
+    assert aggregate(no_spark, ObjectStore(str(tmp_path))).partitions == 2
+    upload(tmp_path, store.address)
+    opens = ObjectStore.open
+    for reads in range(12):
+        left = itertools.count(reads, -1)
+
+        def fails(of: ObjectStore, path: str, left: Iterator[int] = left) -> pa.NativeFile:
+            if next(left) <= 0:
+                raise OSError(errno.EIO, "it does not answer", of.shown(path))
+            return opens(of, path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectStore, "open", fails)
+            with pytest.raises(HistoryError, match=r"^s3://bucket-.*: it does not answer; nothing is lost"):
+                aggregate(no_spark, store)
+    done = aggregate(no_spark, store)
+    assert (done.left_out, gold(store)) == ((), gold(tmp_path))
 
 
 def test_of_two_jobs_one_goes_on(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
