@@ -292,11 +292,14 @@ def follow(
     on_done: Callable[[RunSummary], object],
     pause: Callable[[float], object] = time.sleep,
 ) -> NoReturn:
-    """Aggregate again and again, in one session, until `pause` raises. Raises: HistoryError."""
+    """Aggregate again and again, in one session, until `pause` raises; `on_done` is told of what is new.
+    Raises: HistoryError."""
+    left_out: tuple[str, ...] = ()
     while True:
         done = once()
-        if done.partitions or done.left_out:
+        if done.partitions or done.left_out != left_out:
             on_done(done)
+        left_out = done.left_out
         pause(every_s)
 
 
@@ -329,18 +332,18 @@ def main(given: Sequence[str] | None = None) -> int:
 
     def work(spark: SparkSession) -> int:
         if options.follow:
-            follow(partial(once, spark), options.follow, _print)
+            follow(partial(once, spark), options.follow, lambda done: _print(done, f"{datetime.now(UTC):%F %T} "))
         done = once(spark, _show_progress)
         _print(done)
         return 1 if done.left_out else 0
 
-    return run("tnwgd-aggregate", options.master, work)
+    return run("tnwgd-aggregate", options.master, work, "the next run goes on where it was")
 
 
-def _print(done: RunSummary) -> None:
+def _print(done: RunSummary, at: str = "") -> None:
     for line in done.left_out:
         print(f"tnwgd-aggregate: {line}", file=sys.stderr)
-    print(f"{done.partitions} days of DROs aggregated, {done.days} days of gold", flush=True)
+    print(f"{at}{done.partitions} days of DROs aggregated, {done.days} days of gold", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ _DARK: Final = ("#93c5fd", "#fcd34d", "#fda4af", "#86efac", "#d8b4fe", "#67e8f9"
 _DASHES: Final = ("none", "7 4", "1 5", "12 4", "7 4 1 4", "3 3")
 _STYLE: Final = Style(font_family="system-ui, sans-serif", label_font_size=12, major_label_font_size=12,
                       legend_font_size=13, no_data_font_size=20)  # fmt: skip
+_STEPS_S: Final = (3600, 3 * 3600, 6 * 3600, 12 * 3600, *(86_400 * days for days in (1, 2, 7, 14, 28, 91, 182, 364)))
+TICKS: Final = 8
+"""Times that an axis has at most."""
 Row = Mapping[str, Any]
 Points = Mapping[str, Sequence[tuple[object, float]]]
 WIDTH, HEIGHT = 960, 360
@@ -76,16 +79,24 @@ def svg(chart: Chart, rows: Iterable[Row], title: str) -> bytes:
 
 def _lines(chart: Chart, found: Points) -> pygal.XY:
     """Draw the lines with the greatest values; where they meet their dashes tell them apart."""
+    chosen = sorted(found, key=lambda name: (-max(abs(y) for _, y in found[name]), name))[:LINES]
+    times = [_seconds(x) for name in chosen for x, _ in found[name]]
     made = pygal.XY(
         style=_STYLE, css=_CSS, js=(), width=WIDTH, height=HEIGHT, margin=8, y_title=_words(chart.y), max_scale=6,
         value_formatter=_number, x_value_formatter=_time, x_label_rotation=20, show_dots=False,
+        x_labels=_ticks(min(times), max(times)),
         no_data_text="no data", legend_at_bottom=False, legend_at_bottom_columns=1, truncate_legend=NAME,
     )  # fmt: skip
-    chosen = sorted(found, key=lambda name: (-max(abs(y) for _, y in found[name]), name))[:LINES]
     for name in sorted(chosen):
         points = sorted((_seconds(x), y) for x, y in found[name])
         made.add(name, points if len(points) > 1 else [(points[0][0] - 1, points[0][1]), *points])
     return made
+
+
+def _ticks(first: float, last: float) -> list[int]:
+    """Choose times for an axis: whole hours or days, or the first time where there is none of these."""
+    step = next((step for step in _STEPS_S if (last - first) / step < TICKS), _STEPS_S[-1])
+    return list(range(-int(-first // step) * step, int(last) + 1, step)) or [int(first)]
 
 
 def _bars(chart: Chart, found: Points) -> pygal.HorizontalBar:

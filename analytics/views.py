@@ -41,7 +41,8 @@ _ENDS: Final = T.ArrayType(
 
 
 def tables_of(spark: SparkSession, history: ObjectStore, line_rate: float = LINE_RATE) -> Tables:
-    """Give the tables of a history as they are now. Raises, when asked for one: HistoryError, it was never made."""
+    """Give the tables of a history as they are now. Raises, when asked for one: HistoryError, it was never made, or
+    there is none of that name."""
     prepare(spark)
     try:
         manifests = Manifests(history)
@@ -51,6 +52,8 @@ def tables_of(spark: SparkSession, history: ObjectStore, line_rate: float = LINE
     def table(name: str) -> DataFrame:
         if (make := MADE.get(name)) is not None:
             return make(table, line_rate)
+        if name not in (*DAILY, *LASTS):
+            raise HistoryError(f"no table {name}: there are {', '.join(sorted([*MADE, *DAILY, *LASTS]))}")
         found = [of.tables[name] for of in manifests.of.values() if name in of.tables]
         if not found:
             raise HistoryError(

@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from pyarrow import fs
 
 ROW_GROUP: Final = 16_384
 """Rows that a row group has at least, but the last one."""
+_WITH_BUCKETS: Final = ("s3", "gcs", "abfs")
 _NUMBERS: Final = (pa.int64(), pa.timestamp("us", tz="UTC"))
 
 
@@ -48,12 +49,17 @@ class ObjectStore:
     @cached_property
     def _found(self) -> tuple[fs.FileSystem, str]:
         try:
+            if not self.address:
+                raise OSError(errno.EINVAL, "no directory and no URI was named")
             if "://" not in self.address:
                 return fs.LocalFileSystem(), str(Path(self.address).absolute())
-            found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(self.address)
-            return found
+            files, base = fs.FileSystem.from_uri(self.address)
+            if not base.strip("/"):
+                raise OSError(errno.EINVAL, "the URI names no bucket or directory")
+            return files, base
         except (pa.ArrowException, OSError, ValueError) as e:
-            raise OSError(errno.EINVAL, f"no store that can be used: {first_line(e)}", self.shown()) from e
+            what = getattr(e, "strerror", "") or first_line(e)
+            raise OSError(errno.EINVAL, f"no store that can be used: {what}", self.shown()) from e
 
     def __reduce__(self) -> tuple[type[ObjectStore], tuple[str]]:
         return ObjectStore, (self.address,)  # a connection is of one process
@@ -66,9 +72,8 @@ class ObjectStore:
 
     def shown(self, path: str = "") -> str:
         """Name an object for a person: without the password of a URI."""
-        base = self.address
-        if "://" in base:
-            parts = urlsplit(base)
+        base, parts = self.address or "''", urlsplit(self.address)
+        if "://" in base and parts.netloc:
             base = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
         return f"{base.rstrip('/')}/{path}" if path else base
 
@@ -77,6 +82,16 @@ class ObjectStore:
         files, base = self._found
         with self._named(""):
             return bool(files.get_file_info(base).type == fs.FileType.Directory)
+
+    def check(self) -> None:
+        """Raise OSError where there is no bucket of that name; of a store that does not answer that is not known."""
+        files, base = self._found
+        bucket, is_there = base.strip("/").partition("/")[0], True
+        if files.type_name in _WITH_BUCKETS:
+            with suppress(OSError):
+                is_there = files.get_file_info(bucket).type != fs.FileType.NotFound
+        if not is_there:
+            raise OSError(errno.ENOENT, f"there is no bucket {bucket}", self.shown())
 
     def objects(self, folder: str) -> Iterator[StoredObject]:
         """Find all that lie in a folder or deeper, but those whose names begin with a point."""

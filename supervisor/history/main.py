@@ -239,8 +239,9 @@ def _writer(options: argparse.Namespace, name: str) -> Iterator[SampleWriter]:
     from supervisor.history.store import Store
 
     store = Store(options.history, name, journal=options.journal, roll_s=options.roll)
-    store.roll()  # what a killed one has left
     try:
+        store.check()
+        store.roll()  # what a killed one has left
         yield SampleWriter(store)
     finally:
         store.close()

@@ -90,6 +90,13 @@ class Store:
                 remedy="end that one, or give each a directory or a name of its own",
             ) from e
 
+    def check(self) -> None:
+        """Look whether there is a bucket of that name, which may take seconds. Raises: ResourceError."""
+        try:
+            self._objects.check()
+        except OSError as e:
+            raise _refusal(self._objects, e) from e
+
     def add(self, table: str, dro: str, rows: Iterable[DroRow]) -> None:
         """Take rows of a DRO, to be written by the next `commit`."""
         self._waiting[table].extend({"dro": dro, **row} for row in rows)

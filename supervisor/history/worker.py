@@ -86,6 +86,7 @@ class _Recorder:
         """Take samples until told to stop, in a thread."""
         extra = {"folder": self._shown, "interval_s": self._options.interval_s}
         self._ctx.log.info(LogEvent.HISTORY_BEGINS, extra=extra)
+        self._try(self._store.check)
         self._try(self._store.roll)  # what a killed one has left
         due_s = time.monotonic()
         try:

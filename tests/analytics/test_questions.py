@@ -25,7 +25,6 @@ from analytics.questions import QUESTIONS, unseen
 from analytics.report import gold_of
 from analytics.report import main as report
 from analytics.session import prepare
-from analytics.session import run as run_program
 from analytics.store.errors import HistoryError
 from analytics.store.files import META
 from analytics.store.objects import ObjectStore
@@ -190,15 +189,6 @@ def test_a_session_of_others_is_given_what_days_need(scene: tuple[Path, Scene], 
 
     with pytest.raises(HistoryError, match=r"does not take .*timeZone=UTC, without which days are wrong"):
         prepare(Refusing())  # type: ignore[arg-type]
-
-
-@pytest.mark.usefixtures("spark")
-def test_who_stops_a_program_sees_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def stopped(_: SparkSession) -> int:
-        raise KeyboardInterrupt
-
-    assert run_program("tnwgd-aggregate", "", stopped) == 130
-    assert capsys.readouterr().err == "tnwgd-aggregate: stopped; the next run goes on where it was\n"
 
 
 def refuse(name: str, _value: str) -> None:

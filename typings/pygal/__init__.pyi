@@ -20,7 +20,7 @@ class XY:
         height: int,
         margin: int,
         y_title: str | None,
-        x_labels: Sequence[dict[str, object]] | None = None,
+        x_labels: Sequence[int] | Sequence[dict[str, object]] | None = None,
         x_label_rotation: int = 0,
         xrange: tuple[float, float] | None = None,
         range: tuple[float, float] | None = None,  # noqa: A002  the name in the package
