@@ -221,4 +221,5 @@ def _claimed(store: ObjectStore) -> Iterator[Callable[[], None]]:
         is_over.set()
         if thread.ident:
             thread.join()
-        store.remove([mine])
+        with suppress(OSError):  # it gets old by itself
+            store.remove([mine])
