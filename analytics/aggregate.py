@@ -80,10 +80,13 @@ class _Days:
                 if part.day >= first:
                     self._parts[part.day, part.dro][table].append(part)
         self._files = prints_of(part for parts in found.values() for part in parts if part.day >= first)
-        made = {(day, dro) for day, of in manifests.days().items() for dro in of.dros}
+        made = {(day, dro): of.files for day, manifest in manifests.days().items() for dro, of in manifest.dros.items()}
         by_dro: dict[str, list[str]] = defaultdict(list)
         for day, dro in sorted({*self._files, *made}):
-            by_dro[dro].append(day)
+            if (
+                not by_dro[dro] or (day, dro) in self._files or made[day, dro]
+            ):  # else an end of days that are there again
+                by_dro[dro].append(day)
         self._before = {(day, dro): (earlier, dro) for dro, of in by_dro.items() for earlier, day in pairwise(of)}
         self._last = {dro: of[-1] for dro, of in by_dro.items()}
 
@@ -170,20 +173,23 @@ def _aggregate(
 
 
 def _remove(store: ObjectStore, manifests: Manifests, first: str) -> None:
-    """Remove the tables of days before the first that is kept; what lasted longer is then made of the others. Of the
-    last one that goes stays where its counters ended."""
+    """Remove the tables of days before the first that is kept; what lasted longer is then made of the others. With the
+    last one that goes stays where the counters of each DRO ended."""
     gone = [day for day in manifests.days() if day < first]
+    if not any(manifests.of[day].tables for day in gone):
+        return
+    ends = {dro: replace(of, files="", merged=()) for day in gone for dro, of in manifests.of[day].dros.items()}
+    manifests.put(gone[-1], Manifest(0, ends))
     for day in gone[:-1]:
         manifests.remove(day)
-    if gone and (last := manifests.of[gone[-1]]).tables:
-        manifests.put(gone[-1], Manifest(0, {dro: replace(of, files="", merged=()) for dro, of in last.dros.items()}))
-    for one in store.objects("gold") if first else ():
+    kept = {of.record for of in ends.values()}
+    for one in store.objects("gold"):
         if "/day=" in one.path and one.path.split("/day=")[1] < first:
             store.remove_folder(one.path.rpartition("/")[0])
-    for one in store.objects("silver") if first else ():
-        _, table, day, *_ = one.path.split("/")
-        if day < f"day={first}" and (table != "record" or day != f"day={gone[-1] if gone else ''}"):
-            store.remove_folder(f"silver/{table}/{day}")
+    for one in store.objects("silver"):
+        folder, of_dro = one.path.split("/dro=")[0], one.path.rpartition("/")[0]
+        if folder.rpartition("/day=")[2] < first and one.path not in kept:
+            store.remove_folder(of_dro if any(path.startswith(f"{folder}/") for path in kept) else folder)
 
 
 def _chunk(touched: Iterable[Partition]) -> set[Partition]:

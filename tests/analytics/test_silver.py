@@ -283,6 +283,27 @@ def test_a_file_whose_bytes_do_not_come_is_read_the_next_time(tmp_path: Path, mo
     assert aggregate(tmp_path) == RunSummary(0, 0, ())
 
 
+def test_counters_go_on_over_days_that_were_removed_also_of_dros_that_were_not_always_there(
+    tmp_path: Path,
+) -> None:
+    def by_first(first: str) -> None:
+        analytics.aggregate.aggregate(HERE, ObjectStore(str(tmp_path)), keeps_minutes=True, first=first)
+
+    write(tmp_path, "portal", [sample(0, 4)], "0")
+    write(tmp_path, "portal", [{**sample(day, day), "dro": "B"} for day in range(3)], "b")
+    aggregated(tmp_path)
+    by_first("2024-03-02")
+    assert sent(tmp_path) == {("P", 2): 1}
+    write(tmp_path, "portal", [sample(2, 9)], "2")
+    by_first("2024-03-02")
+    assert sent(tmp_path) == {("P", 2): 1 + 5}
+    aggregated(tmp_path)
+    assert sent(tmp_path) == {("P", 0): 4, ("P", 1): 1, ("P", 2): 6}
+    write(tmp_path, "portal", [sample(0, 6, minute=5)], "late")
+    aggregated(tmp_path)
+    assert sent(tmp_path) == {("P", 0): 6, ("P", 1): 1, ("P", 2): 4}
+
+
 def test_files_that_were_copied_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("one", 4), ("other", 9)):
         write(tmp_path, "portal", [sample(0, value, minute=value - 4)], name)
