@@ -121,30 +121,34 @@ class Store:
             raise _refusal(self._objects, e) from e
         self._waiting.clear()
 
-    def tend(self) -> None:
+    def tend(self) -> bool:
         """Write Parquet files when the journal is large or old enough, else join those of a folder that has many.
-        Raises: ResourceError; nothing is lost."""
+        Returns whether there was something to do. Raises: ResourceError; nothing is lost."""
         journal = self._journal
         if journal is not None and (journal.size >= ROLL_BYTES or self._clock() - self._began_s >= self._roll_s):
-            self.roll()
-        elif self._to_join:
+            return self.roll()
+        if self._to_join:
             where = next(iter(self._to_join))
             try:
                 self._to_join.pop(where)(where)
             except OSError as e:
                 raise _refusal(self._objects, e, "join files of") from e
+            return True
+        return False
 
-    def roll(self) -> None:
-        """Write everything that was committed to Parquet files. Raises: ResourceError; nothing is lost."""
+    def roll(self) -> bool:
+        """Write everything that was committed to Parquet files. Returns whether there was something. Raises:
+        ResourceError; nothing is lost."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
         try:
-            for path in sorted(self.journals.glob(f"{self._writer}.*")):
-                if path.suffix[1:].isdigit():
-                    self._convert(path)
+            there = [path for path in sorted(self.journals.glob(f"{self._writer}.*")) if path.suffix[1:].isdigit()]
+            for path in there:
+                self._convert(path)
         except OSError as e:
             raise _refusal(self._objects, e) from e
+        return bool(there)
 
     def close(self) -> None:
         """Roll, and let another writer of that name come. Raises: ResourceError."""

@@ -72,7 +72,7 @@ class _Recorder:
         self._shown = self._store.shown
         self._is_over = threading.Event()
         self._events: deque[EventRow] = deque(maxlen=MAX_EVENTS)
-        self._is_failing = False
+        self._failing: set[str] = set()
 
     def stop(self) -> None:
         """Take the last sample and end."""
@@ -86,16 +86,16 @@ class _Recorder:
         """Take samples until told to stop, in a thread."""
         extra = {"folder": self._shown, "interval_s": self._options.interval_s}
         self._ctx.log.info(LogEvent.HISTORY_BEGINS, extra=extra)
-        self._try(self._store.check)
-        self._try(self._store.roll)  # what a killed one has left
+        self._try("store", self._store.check)
+        self._try("store", self._store.roll)  # what a killed one has left
         due_s = time.monotonic()
         try:
             while not self._is_over.wait(max(0.0, due_s - time.monotonic())):
-                self._try(self._sample)
-                self._try(self._store.tend)
+                self._try("journal", self._sample)
+                self._try("store", self._store.tend)
                 due_s = max(due_s + self._options.interval_s, time.monotonic())
-            self._try(self._sample)
-            self._try(self._store.close)
+            self._try("journal", self._sample)
+            self._try("store", self._store.close)
         finally:
             self._ctx.loop.call_soon_threadsafe(self._ctx.finish)
 
@@ -115,15 +115,16 @@ class _Recorder:
         while events and self._events and self._events[0].serial <= events[-1].serial:
             self._events.popleft()
 
-    def _try(self, work: Callable[[], object]) -> None:
-        """Do it; log once what fails, which is tried again with the next sample: counters lose nothing by it."""
+    def _try(self, what: str, work: Callable[[], object]) -> None:
+        """Do it; log once what fails, which is tried again later: counters lose nothing by it. What had nothing to do
+        is no success."""
         try:
-            work()
+            done = work()
         except DroError as e:
-            if not self._is_failing:
+            if what not in self._failing:
                 self._ctx.log.error(LogEvent.HISTORY_NOT_WRITTEN, extra={"reason": str(e)})
-            self._is_failing = True
+            self._failing.add(what)
         else:
-            if self._is_failing:
+            if what in self._failing and done is not False:
                 self._ctx.log.info(LogEvent.HISTORY_WRITTEN_AGAIN, extra={"folder": self._shown})
-            self._is_failing = False
+                self._failing.remove(what)

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -14,8 +15,10 @@ import pytest
 
 from analytics.store.objects import ObjectStore
 from dro.errors import ResourceError
+from dro.log.events import LogEvent
 from supervisor.history.journal import Journal, records
 from supervisor.history.store import MANY, US_PER_S, Store
+from supervisor.history.worker import _Recorder
 
 DAY_US = 86_400 * US_PER_S
 MIDNIGHT_US = 20_000 * DAY_US  # 2024-10-04
@@ -221,3 +224,26 @@ def test_a_day_that_is_over_becomes_one_file_when_nothing_comes_for_it_any_more(
 
 def refuse(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_store_that_fails_is_told_once_and_again_when_it_has_taken_something() -> None:
+    told: list[LogEvent] = []
+    log = SimpleNamespace(error=lambda event, extra: told.append(event), info=lambda event, extra: told.append(event))
+    recorder: Any = SimpleNamespace(_ctx=SimpleNamespace(log=log), _failing=set(), _shown="s3://bucket")
+
+    def attempt(what: str, outcome: object) -> None:
+        def work() -> object:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        _Recorder._try(recorder, what, work)
+
+    down = ResourceError("it does not answer")
+    for what, outcome in (
+        ("store", False), ("journal", None), ("store", down), ("journal", None), ("store", False), ("store", down),
+        ("journal", down), ("store", False), ("journal", None), ("store", True), ("store", True),
+    ):  # fmt: skip
+        attempt(what, outcome)
+    lost, found = LogEvent.HISTORY_NOT_WRITTEN, LogEvent.HISTORY_WRITTEN_AGAIN
+    assert told == [lost, lost, found, found]
