@@ -73,6 +73,7 @@ class Importer:
             if len(batch) == BATCH:
                 self.take(batch)
                 self.commit()
+                self._store.tend()
                 batch.clear()
         self.take(batch)
         self.commit()
@@ -96,7 +97,6 @@ class Importer:
     def commit(self) -> None:
         """Put on the disk what was taken. Raises: OSError, ResourceError; it can be tried again."""
         self._store.commit()
-        self._store.tend()
         unnamed = self._path.with_suffix(f".{os.getpid()}")
         unnamed.write_text(json.dumps(self._runs))
         unnamed.rename(self._path)

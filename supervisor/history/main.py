@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
     from supervisor.history.published import PublishedStatistics
     from supervisor.history.sample_writer import SampleWriter
+    from supervisor.history.store import Store
 
 _TOLD: Final = 20
+"""Lines about what could not be read."""
 STOP_S: Final = 5
 """Given to requests under way when the program is told to end."""
-"""Lines about what could not be read."""
+CHECK_S: Final = 5.0
+"""How long the start waits to hear whether there is such a store."""
+_log: Final = logging.getLogger("tnwgd-history")
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -150,14 +154,12 @@ def _published(options: argparse.Namespace) -> Iterator[PublishedStatistics]:
     from supervisor.history.store import Store
 
     topic = options.um_topic or STATISTICS_TOPIC
-    store = Store(options.history, WRITER, journal=options.journal, roll_s=options.roll)
-    try:
-        store.roll()
-        with PublishedStatistics(store, statistics_config(options.um), topic) as published:
-            print(f"statistics over UM of topic {topic}", flush=True)
-            yield published
-    finally:
-        store.close()
+    with (
+        _files_of(Store(options.history, WRITER, journal=options.journal, roll_s=options.roll)) as store,
+        PublishedStatistics(store, statistics_config(options.um), topic) as published,
+    ):
+        print(f"statistics over UM of topic {topic}", flush=True)
+        yield published
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -234,17 +236,32 @@ def _on_stop(stop: Callable[[], object]) -> None:
 
 
 @contextmanager
+def _files_of(store: Store) -> Iterator[Store]:
+    """Write the files of a store beside the block. Raises: ResourceError, there is no such store."""
+    from supervisor.history.store_thread import StoreThread
+
+    def attempt(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except ResourceError as e:
+            _log.error("%s", e)
+
+    files = StoreThread(store, attempt)
+    try:
+        files.check(CHECK_S)
+        yield store
+    finally:
+        if left := files.close():
+            _log.warning("%s", left)
+
+
+@contextmanager
 def _writer(options: argparse.Namespace, name: str) -> Iterator[SampleWriter]:
     from supervisor.history.sample_writer import SampleWriter
     from supervisor.history.store import Store
 
-    store = Store(options.history, name, journal=options.journal, roll_s=options.roll)
-    try:
-        store.check()
-        store.roll()  # what a killed one has left
+    with _files_of(Store(options.history, name, journal=options.journal, roll_s=options.roll)) as store:
         yield SampleWriter(store)
-    finally:
-        store.close()
 
 
 if __name__ == "__main__":

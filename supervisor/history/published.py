@@ -36,7 +36,6 @@ class PublishedStatistics:
     """Owns the context and the thread; both end with `with`. Raises: ResourceError, ConfigError."""
 
     def __init__(self, store: Store, config: Config, topic: str, *, max_waiting: int = MAX_WAITING) -> None:
-        self._store = store
         self._importer = Importer(store, self._on_unread, WRITER)
         self._max_waiting = max_waiting
         self._queue: deque[bytes] = deque()
@@ -97,7 +96,8 @@ class PublishedStatistics:
                 packets = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
             for packet in packets:
                 self._read(packet)
-            self._write(is_new=bool(packets))
+            if packets:
+                self._write()
             with self._changed:
                 self._waiting -= sum(map(len, packets))
             self._tell()
@@ -111,15 +111,12 @@ class PublishedStatistics:
             _log.exception("a packet of statistics")
             self._importer.unread(repr(e))
 
-    def _write(self, *, is_new: bool) -> None:
-        """Write what was taken, and Parquet files when it is time, as often as it takes, until the program ends."""
+    def _write(self) -> None:
+        """Write what was taken, as often as it takes, until the program ends."""
         told = ""
         while True:
             try:
-                if is_new:
-                    self._importer.commit()
-                else:
-                    self._store.tend()
+                self._importer.commit()
                 return
             except (OSError, DroError) as e:
                 if told != str(e):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlette.applications import Starlette
@@ -25,9 +24,7 @@ BODY_S: Final = 10.0
 _log: Final = logging.getLogger("tnwgd-history")
 
 
-def make_app(
-    writer: SampleWriter, *, figures: Callable[[], Mapping[str, int]] = dict, tend_s: float = 1.0
-) -> Starlette:
+def make_app(writer: SampleWriter, *, figures: Callable[[], Mapping[str, int]] = dict) -> Starlette:
     """The web application that Prometheus sends to. `figures`: more counters, by the ends of their names."""
     turn, room = asyncio.Lock(), asyncio.Semaphore(MAX_AT_ONCE)
 
@@ -62,23 +59,8 @@ def make_app(
             "".join(f"# TYPE dro_history_{name} counter\ndro_history_{name} {n}\n" for name, n in counted.items())
         )
 
-    async def tend() -> None:
-        while True:
-            await asyncio.sleep(tend_s)
-            try:
-                async with turn:
-                    await asyncio.to_thread(writer.tend)
-            except ResourceError as e:
-                _log.error("%s", e)
-
-    @asynccontextmanager
-    async def life(_: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(tend())
-        yield
-        task.cancel()
-
     routes = [Route(PATH, write, methods=["POST"]), Route("/metrics", metrics)]
-    return Starlette(routes=routes, lifespan=life)
+    return Starlette(routes=routes)
 
 
 def _keep(writer: SampleWriter, body: bytes, proto: str) -> tuple[int, str]:

@@ -42,7 +42,3 @@ class SampleWriter:
             raise
         self.written += count
         return count, problem
-
-    def tend(self) -> None:
-        """Write Parquet files when it is time. Raises: ResourceError; nothing is lost."""
-        self._store.tend()

@@ -75,10 +75,6 @@ class Scraper:
             self._is_late.discard(answer.url)
             self._write(answer)
         self._tell_late()
-        try:
-            self._writer.tend()
-        except ResourceError as e:
-            _log.error("%s", e)
         return False
 
     def _fetch(self, url: str) -> None:

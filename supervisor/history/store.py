@@ -11,9 +11,11 @@ So a crash at any point leaves each row in one of the two, and what is written a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +46,10 @@ MANY: Final = 6
 
 
 class Store:
-    """The rows of one writer; there is no other one of its name. Times are microseconds since 1970."""
+    """The rows of one writer; there is no other one of its name. Times are microseconds since 1970.
+
+    One thread may add and commit, and another one, for which a store may be slow, do all else.
+    """
 
     def __init__(
         self,
@@ -62,25 +67,28 @@ class Store:
         try:
             folder = self._objects.folder
         except OSError as e:
-            raise _refusal(self._objects, e) from e
+            raise ResourceError(f"cannot write the history at {e.filename}: {e.strerror}") from e
         if folder is None and journal is None:
             raise ResourceError(
                 f"{self._objects.shown()} is no directory", remedy="name one for the journal, by --journal DIR"
             )
         self.shown: Final = self._objects.shown()
+        self.is_remote: Final = folder is None
         self.journals: Final = journal or (folder or Path()) / "journal"
         self._roll_s, self._clock = roll_s, clock
         self._waiting: dict[str, list[DroRow]] = defaultdict(list)
         self._number = 0
         self._to_join: dict[str, Callable[[str], None]] = {}  # by folder
         self._begun: dict[tuple[str, str], date] = {}  # by table and DRO: the day before it is over, and joined
+        self._turn = threading.Lock()  # of the journal
         self._journal: Journal | None = None
         self._began_s = 0.0
+        self._is_full = False
         try:
             self.journals.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.journals / f"{self._writer}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as e:
-            raise _refusal(self._objects, e) from e
+            raise self._refusal(e, str(self.journals)) from e
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
@@ -95,7 +103,7 @@ class Store:
         try:
             self._objects.check()
         except OSError as e:
-            raise _refusal(self._objects, e) from e
+            raise self._refusal(e) from e
 
     def add(self, table: str, dro: str, rows: Iterable[DroRow]) -> None:
         """Take rows of a DRO, to be written by the next `commit`."""
@@ -111,44 +119,60 @@ class Store:
         if len(record) > MAX_RECORD:
             raise ResourceError(f"{len(record)} bytes are too much at a time", remedy=f"send {MAX_RECORD} at most")
         try:
-            if self._journal is None:
-                self._number = max(self._number + 1, time.time_ns())
-                self._journal = Journal(self.journals / f"{self._writer}.{self._number}")
-                sync(self.journals)
-                self._began_s = self._clock()
-            self._journal.append(record)
+            with self._turn:
+                if self._journal is None:
+                    self._number = max(self._number + 1, time.time_ns())
+                    self._journal = Journal(self.journals / f"{self._writer}.{self._number}")
+                    sync(self.journals)
+                    self._began_s = self._clock()
+                self._journal.append(record)
         except OSError as e:
-            raise _refusal(self._objects, e) from e
+            self._is_full = e.errno == errno.ENOSPC and self._has_own_disk()
+            raise self._refusal(e, str(self.journals)) from e
         self._waiting.clear()
+
+    def _has_own_disk(self) -> bool:
+        folder = self._objects.folder
+        return folder is None or folder.stat().st_dev != self.journals.stat().st_dev
 
     def tend(self) -> bool:
         """Write Parquet files when the journal is large or old enough, else join those of a folder that has many.
         Returns whether there was something to do. Raises: ResourceError; nothing is lost."""
-        journal = self._journal
-        if journal is not None and (journal.size >= ROLL_BYTES or self._clock() - self._began_s >= self._roll_s):
+        with self._turn:
+            journal = self._journal
+            is_due = self._is_full or (
+                journal is not None and (journal.size >= ROLL_BYTES or self._clock() - self._began_s >= self._roll_s)
+            )
+        if is_due:
             return self.roll()
         if self._to_join:
             where = next(iter(self._to_join))
             try:
                 self._to_join.pop(where)(where)
             except OSError as e:
-                raise _refusal(self._objects, e, "join files of") from e
+                raise self._refusal(e, what="join files of") from e
             return True
         return False
 
     def roll(self) -> bool:
         """Write everything that was committed to Parquet files. Returns whether there was something. Raises:
         ResourceError; nothing is lost."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        with self._turn:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+            there = self.waiting()
+            self._is_full = False
         try:
-            there = [path for path in sorted(self.journals.glob(f"{self._writer}.*")) if path.suffix[1:].isdigit()]
             for path in there:
                 self._convert(path)
         except OSError as e:
-            raise _refusal(self._objects, e) from e
+            raise self._refusal(e) from e
         return bool(there)
+
+    def waiting(self) -> list[Path]:
+        """Find the journals whose rows are in no other file yet."""
+        return [path for path in sorted(self.journals.glob(f"{self._writer}.*")) if path.suffix[1:].isdigit()]
 
     def close(self) -> None:
         """Roll, and let another writer of that name come. Raises: ResourceError."""
@@ -180,6 +204,16 @@ class Store:
     def _join_day(self, where: str) -> None:
         """Join the files of this writer of a day that is over. Raises: OSError."""
         join(self._objects, f"{where}/part-{self._writer}++", self._own(where), lambda _: None)
+
+    def _refusal(self, error: OSError, where: str = "", what: str = "write") -> ResourceError:
+        """Say what could not be written, and what to do; `where`, unless the error names it."""
+        remedy = remedy_of(error.errno)
+        if not where and self.is_remote:
+            remedy = f"look at its address, keys and network; samples wait in {self.journals}"
+        return ResourceError(
+            f"cannot {what} the history at {error.filename or where or self._objects.shown()}: {error.strerror}",
+            remedy=remedy,
+        )
 
     def _own(self, where: str) -> list[StoredObject]:
         """Find the files of this writer in a folder."""
@@ -225,8 +259,3 @@ def _merged(journal: Iterable[bytes]) -> dict[Place, list[dict[str, Any]]]:
             if row.get("run") is None:
                 row["run"] = runs.get((dro, row["ts"]))
     return {place: list(by_key.values()) for place, by_key in found.items()}
-
-
-def _refusal(store: ObjectStore, error: OSError, what: str = "write") -> ResourceError:
-    where = error.filename or store.shown()
-    return ResourceError(f"cannot {what} the history at {where}: {error.strerror}", remedy=remedy_of(error.errno))

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 NICE: Final = 5
 """Lets portals come first where processors are scarce."""
+CHECK_S: Final = 1.0
+"""How long the first sample waits to hear whether there is such a store."""
 INTERVAL_S: Final = 10.0
 """Between two samples, unless said otherwise."""
 MAX_EVENTS: Final = 10_000
@@ -84,18 +87,20 @@ class _Recorder:
 
     def run(self) -> None:
         """Take samples until told to stop, in a thread."""
+        from supervisor.history.store_thread import StoreThread
+
         extra = {"folder": self._shown, "interval_s": self._options.interval_s}
         self._ctx.log.info(LogEvent.HISTORY_BEGINS, extra=extra)
-        self._try("store", self._store.check)
-        self._try("store", self._store.roll)  # what a killed one has left
+        files = StoreThread(self._store, partial(self._try, "store"))
+        self._try("store", partial(files.check, CHECK_S))
         due_s = time.monotonic()
         try:
             while not self._is_over.wait(max(0.0, due_s - time.monotonic())):
                 self._try("journal", self._sample)
-                self._try("store", self._store.tend)
                 due_s = max(due_s + self._options.interval_s, time.monotonic())
             self._try("journal", self._sample)
-            self._try("store", self._store.close)
+            if left := files.close():
+                self._ctx.log.error(LogEvent.HISTORY_NOT_WRITTEN, extra={"reason": left})
         finally:
             self._ctx.loop.call_soon_threadsafe(self._ctx.finish)
 

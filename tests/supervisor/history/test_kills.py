@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from dro.metrics.slots import Slot
+from supervisor.history.store import Store
 from tests.rigs.effort import IS_LONG
 from tests.rigs.flow import PAUSE, PAUSED, Board
 from tests.rigs.histories import TS_MS, Receiver, journalled, rows_of
@@ -103,3 +106,32 @@ def wait_and_kill(kill: Callable[[], object], delay_s: float) -> threading.Timer
     killer = threading.Timer(delay_s, kill)
     killer.start()
     return killer
+
+
+def test_a_store_that_hangs_costs_no_sample(tmp_path: Path) -> None:
+    """It takes connections and answers none; a writer is killed, and the next one finds what that has left."""
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        where = quote(f"127.0.0.1:{hanging.getsockname()[1]}", safe="")
+        site = Site(tmp_path, 2)
+        uri = f"s3://key:secret@bucket/h?endpoint_override={where}&scheme=http&region=us-east-1"
+        site.arguments = ("--history", uri, "--history-interval", "0.2", "--history-journal", str(tmp_path / "journal"))
+        try:
+            site.start()
+
+            def times() -> list[int]:
+                return [row["ts"] for row in journalled(tmp_path, "dro")]
+
+            site.wait(lambda: len(times()) > 5, "samples")
+            os.kill(site.workers()["history"], signal.SIGKILL)
+            known = len(times())
+            site.wait(lambda: len(times()) > known + 10, "samples of the next one", 30)
+            assert site.stop() == 0
+        finally:
+            site.close()
+    *_, last = journalled(tmp_path, "dro")
+    taken = times()
+    assert last["up"] is False, "the last sample is taken when all portals have ended"
+    assert f"not all is in s3://bucket/h: {tmp_path}/journal has the rest" in site.log
+    Store(tmp_path / "found", site.name, journal=tmp_path / "journal").close()
+    rows = rows_of(tmp_path / "found", "dro", ["ts"])
+    assert sorted(round(row["ts"].timestamp() * 1_000_000) for row in rows) == sorted(set(taken))
