@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Final, NoReturn
 
 import pyarrow as pa
@@ -70,22 +70,24 @@ class _Days:
     """The days of all DROs: their files, what was made of them, and which have to be made."""
 
     def __init__(self, store: ObjectStore, manifests: Manifests, first: str = "") -> None:
-        """`first`: the day before which none is made."""
-        self.manifests = manifests
+        """`first`: the day before which no tables are made; where it begins, the last day of each DRO before tells."""
+        self.manifests, self.first = manifests, first
         self.left_out: list[str] = []
         found = {table: parts_of(store, table, lambda what, _: self.left_out.append(what)) for table in TABLES}
         self._parts: dict[Partition, dict[str, list[Part]]] = defaultdict(lambda: {table: [] for table in TABLES})
+        last_before: dict[str, str] = defaultdict(str)
+        for part in chain(*found.values()):
+            last_before[part.dro] = max(last_before[part.dro], part.day if part.day < first else "")
         for table, parts in found.items():
             for part in parts:
-                if part.day >= first:
+                if part.day >= first or part.day == last_before[part.dro]:
                     self._parts[part.day, part.dro][table].append(part)
-        self._files = prints_of(part for parts in found.values() for part in parts if part.day >= first)
+        self._files = prints_of(part for of in self._parts.values() for part in chain(*of.values()))
         made = {(day, dro): of.files for day, manifest in manifests.days().items() for dro, of in manifest.dros.items()}
         by_dro: dict[str, list[str]] = defaultdict(list)
         for day, dro in sorted({*self._files, *made}):
-            if (
-                not by_dro[dro] or (day, dro) in self._files or made[day, dro]
-            ):  # else an end of days that are there again
+            is_end_alone = (day, dro) not in self._files and not made[day, dro]
+            if not (is_end_alone and by_dro[dro]):  # else the days that it ends are there again
                 by_dro[dro].append(day)
         self._before = {(day, dro): (earlier, dro) for dro, of in by_dro.items() for earlier, day in pairwise(of)}
         self._last = {dro: of[-1] for dro, of in by_dro.items()}
@@ -100,6 +102,8 @@ class _Days:
         found = set()
         for where, files in self._files.items():
             known, before = self.known(where), self._before.get(where)
+            if where[0] < self.first and known.record:
+                continue
             # where the day before was removed, it has ended as it had
             if known.files != files or (before and known.before != self.known(before).end):
                 found.add(where)
@@ -116,7 +120,9 @@ class _Days:
         return [Work(store, dro, days, keeps_minutes) for dro, days in of_dro.items()]
 
     def remade(self, made: MadeDay) -> DroDay:
-        """Tell what a day of a DRO is made of from now on; nothing where files are to come."""
+        """Tell what a day of a DRO is made of from now on; nothing where files are to come, or tables not wanted."""
+        if made.day < self.first:
+            return DroDay("", made.begun, made.end, made.record)
         files = "" if made.is_to_come else self._files[made.day, made.dro]
         return DroDay(files, made.begun, made.end, made.record, tuple(made.merged))
 
@@ -163,7 +169,7 @@ def _aggregate(
             if made.error:
                 raise HistoryError(made.error)
             by_day[made.day].append(made)
-            changed += [(made.day, made.dro)] if made.tables else []
+            changed += [(made.day, made.dro)] if made.tables and made.day >= days.first else []
         with ThreadPoolExecutor(WRITERS) as pool:
             list(pool.map(partial(_commit, store, days), by_day.values()))
         done |= chunk
@@ -218,11 +224,11 @@ def _commit(store: ObjectStore, days: _Days, made: Sequence[MadeDay]) -> None:
     now = Manifest(0, dict(before.dros), dict(before.tables))
     for one in made:
         now.dros[one.dro] = days.remade(one)
-    changed = {one.dro for one in made if one.tables}
+    changed = {one.dro: one.tables for one in made if one.tables and day >= days.first}
     rows: dict[str, list[pa.Table]] = defaultdict(list)
-    for one in made:
-        for table, found in added_tables(store, one.tables).items() if one.tables else ():
-            rows[table].append(found.append_column("dro", pa.repeat(one.dro, len(found))))
+    for dro, path in changed.items():
+        for table, found in added_tables(store, path).items():
+            rows[table].append(found.append_column("dro", pa.repeat(dro, len(found))))
     for table, parts in rows.items():
         now.tables[table] = _table_of_day(store, f"gold/{table}/day={day}", before.tables.get(table), parts, changed)
     days.manifests.put(day, now)

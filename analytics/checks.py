@@ -29,16 +29,19 @@ CHECKED: Final = ("received_messages", "received_bytes", "forwarded_messages", "
                   "dropped_messages", "dropped_bytes")  # fmt: skip
 _SCOPE: Final = ("portal", "run", "page")
 FRESH_S: Final = 3600.0
+AHEAD_S: Final = 60.0
+"""How far the clock of a DRO may be ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Tells what was checked of a DRO and a day (or of all days), and what is wrong or was found."""
+    """Tells what was checked of a DRO and a day (or of all days), whether it is right (unknown: None), and what was
+    found."""
 
     check: str
     dro: str
     day: str
-    is_right: bool
+    is_right: bool | None
     what: str
 
     def row(self) -> dict[str, Any]:
@@ -132,8 +135,9 @@ def sums(
         by_day[part.dro, part.day].append(part)
     first = min((day for day, _ in asked), default=last)
     for dro, day in sorted(by_day):
-        if first <= day <= last and (day, dro) not in asked and (dro in dros or not dros):
-            yield CheckResult("sums", dro, day, False, "there are samples, and no sums: run tnwgd-aggregate")
+        is_asked = first <= day <= last and (dro in dros or not dros)
+        if is_asked and (day, dro) not in asked and (what := _lacking(history, by_day[dro, day])):
+            yield CheckResult("sums", dro, day, False, what)
     works = [(dro, day, parts) for (dro, day), parts in sorted(by_day.items()) if (day, dro) in asked]
     do = F.udf(lambda nth: pickle.dumps(counted(history, works[nth][2])), T.BinaryType(), useArrow=False)
     made = spark.range(0, len(works), 1, max(len(works), 1)).select("id", do("id").alias("made")).collect()
@@ -155,7 +159,16 @@ def sums(
             checked[day] = CheckResult("sums", dro, day, not wrong, "; ".join(wrong) or "as the samples")
         for _, (_, day, _) in numbered:
             nothing = "not checked: the samples before it, or the pages of its portals, are not there"
-            yield checked.get(day, CheckResult("sums", dro, day, True, nothing))
+            yield checked.get(day, CheckResult("sums", dro, day, None, nothing))
+
+
+def _lacking(store: ObjectStore, parts: Sequence[Part]) -> str:
+    """Say why gold lacks a day; nothing where its files have no samples."""
+    bad: list[str] = []
+    files = opened(store, parts, "portal", lambda what, _: bad.append(what))
+    if bad or not any(file.file.metadata.num_rows for file in files):
+        return "; ".join(bad)
+    return "there are samples, and no sums: run tnwgd-aggregate"
 
 
 def coverage(gold: Gold, lacks: Iterable[str]) -> Iterator[CheckResult]:
@@ -171,4 +184,5 @@ def freshness(gold: Gold, now_us: int, fresh_s: float) -> Iterator[CheckResult]:
     """Tell how old the last sample of each DRO is."""
     for row in gold("portal_span").groupBy("dro").agg(F.max("ts_last").alias("last")).orderBy("dro").collect():
         age_s = (now_us - row["last"]) / SECOND_US
-        yield CheckResult("freshness", row["dro"], "", age_s <= fresh_s, f"the last sample is {age_s:,.0f} s old")
+        when = f"{age_s:,.0f} s old" if age_s >= 0 else f"{-age_s:,.0f} s ahead of the clock here"
+        yield CheckResult("freshness", row["dro"], "", -AHEAD_S <= age_s <= fresh_s, f"the last sample is {when}")

@@ -185,6 +185,9 @@ def run(name: str, master: str, work: Callable[[SparkSession], int], after: str 
             what = reason_of(str(e))
             if "JAVA_GATEWAY_EXITED" in what:
                 what = f"Spark did not start with --master {master or 'local[*]'}: it said why above"
+    if stop.number:  # what was broken off fails
+        print(f"{name}: stopped; {after}", file=sys.stderr)
+        return BY_SIGNAL + stop.number
     print(f"{name}: {what}", file=sys.stderr)
     return 1
 

@@ -43,6 +43,12 @@ def with_one_more(path: Path, name: str) -> tuple[str, str]:
     return rows["portal"][0].as_py(), rows["dro"][0].as_py()
 
 
+def write_rows_of(path: Path, count: int) -> None:
+    """Write a file again, with its first rows alone."""
+    file = pq.ParquetFile(path)
+    pq.write_table(file.read()[:count].replace_schema_metadata(file.metadata.metadata), path)
+
+
 def test_sums_of_gold_are_those_of_the_samples_and_what_differs_is_named(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,7 +60,7 @@ def test_sums_of_gold_are_those_of_the_samples_and_what_differs_is_named(
     status, rows = checked(tmp_path, capsys)
     told = Counter((row["check"], row["is_right"]) for row in rows)
     assert told["sums", True] >= 4
-    assert not told["sums", False], [row for row in rows if row["check"] == "sums" and not row["is_right"]]
+    assert not told["sums", False], [row for row in rows if row["check"] == "sums" and row["is_right"] is False]
     assert told["coverage", False], "the scene has gaps"
     assert told["clock", False], "and clocks that were set"
     assert (status, told["freshness", False]) == (1, 2), "it is of 2024"
@@ -63,15 +69,23 @@ def test_sums_of_gold_are_those_of_the_samples_and_what_differs_is_named(
     assert (status, [row["what"] for row in rows]) == (0, [])
     write(tmp_path, "portal", [dict(scene.tables["portal"][-1], dro="New")], "new")
     status, rows = checked(tmp_path, capsys)
-    [wrong] = [row for row in rows if row["check"] == "sums" and not row["is_right"]]
+    [wrong] = [row for row in rows if row["check"] == "sums" and row["is_right"] is False]
     assert (wrong["dro"], wrong["what"]) == ("New", "there are samples, and no sums: run tnwgd-aggregate")
+    [new] = tmp_path.glob("table=portal/*/dro=New/*")
+    write_rows_of(new, 0)
+    _, rows = checked(tmp_path, capsys)
+    assert not [row for row in rows if row["dro"] == "New"], "no rows are no samples"
+    new.write_bytes(b"torn")
+    _, rows = checked(tmp_path, capsys)
+    [wrong] = [row for row in rows if row["dro"] == "New"]
+    assert wrong["what"].startswith(f"{new}: no whole Parquet file (")
     status, rows = checked(tmp_path, capsys, "--to", "2024-02-29")
-    assert not [row for row in rows if row["check"] == "sums" and not row["is_right"]]
+    assert not [row for row in rows if row["check"] == "sums" and row["is_right"] is False]
     next(tmp_path.glob("table=portal/*/dro=New/*")).unlink()
     [path] = tmp_path.glob("gold/day/day=2024-03-01/*.parquet")
     portal, dro = with_one_more(path, "sent_messages")
     status, rows = checked(tmp_path, capsys)
-    [wrong] = [row for row in rows if row["check"] == "sums" and not row["is_right"]]
+    [wrong] = [row for row in rows if row["check"] == "sums" and row["is_right"] is False]
     assert (wrong["dro"], wrong["day"]) == (dro, "2024-03-01")
     assert wrong["what"].startswith(f"{portal} sent_messages: gold has ")
     assert ", samples " in wrong["what"]

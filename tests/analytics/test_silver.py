@@ -299,6 +299,14 @@ def test_counters_go_on_over_days_that_were_removed_also_of_dros_that_were_not_a
     assert sent(tmp_path) == {("P", 2): 1 + 5}
     aggregated(tmp_path)
     assert sent(tmp_path) == {("P", 0): 4, ("P", 1): 1, ("P", 2): 6}
+    hours = {row for row in gold(tmp_path)["hour"] if row.startswith("2024-03-02")}
+    for folder in ("silver", "gold"):
+        shutil.rmtree(tmp_path / folder)
+    by_first("2024-03-02")
+    assert {*gold(tmp_path)["hour"]} == hours, "the day before is read to know where it begins"
+    by_first("2024-03-02")
+    assert {*gold(tmp_path)["hour"]} == hours
+    aggregated(tmp_path)
     write(tmp_path, "portal", [sample(0, 6, minute=5)], "late")
     aggregated(tmp_path)
     assert sent(tmp_path) == {("P", 0): 6, ("P", 1): 1, ("P", 2): 4}
