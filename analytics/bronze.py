@@ -277,8 +277,11 @@ class _Reader:
             waiting.clear()
 
     def _scoped(self, batch: pa.RecordBatch) -> pa.Table:
-        """Fill in the scope of rows that came without, and leave out those of another day, which that day has."""
+        """Fill in the scope of rows that came without, and leave out those of another day, which that day has. Raises:
+        ArrowInvalid."""
         rows = pa.Table.from_batches([batch])
+        if rows["ts"].null_count:
+            raise pa.ArrowInvalid("it has rows without a time")
         if self._table == "dro":
             rows = _with(rows, "portal", pa.repeat(pa.scalar(""), len(rows)))
             rows = _with(rows, "page", pa.repeat(pa.scalar(NO_PAGE, pa.int64()), len(rows)))

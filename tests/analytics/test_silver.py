@@ -354,7 +354,14 @@ def with_text(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("sent"), "sent", rows["sent"].cast(pa.string()))
 
 
-@pytest.mark.parametrize(("change", "why"), [(without_time, "has no column ts"), (with_text, "column sent is string")])
+def with_unknown_time(rows: pa.Table) -> pa.Table:
+    return rows.set_column(rows.column_names.index("ts"), "ts", pa.nulls(len(rows), rows["ts"].type))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(without_time, "has no column ts"), (with_text, "column sent is string"), (with_unknown_time, "without a time")],
+)
 def test_a_file_that_does_not_say_what_it_has_costs_itself(
     tmp_path: Path, change: Callable[[pa.Table], pa.Table], why: str
 ) -> None:
