@@ -17,6 +17,8 @@ from tests.lanes import TESTS, Lane, lane_of
 from tests.rigs.effort import IS_LONG
 
 ANALYTICS: Final = "tests/analytics/"
+ALONE: Final = frozenset(("test_commands.py", "test_files.py", "test_kills.py", "test_silver.py"))
+"""Those of it that use no session of the tests."""
 SLOW: Final = 10
 """How many other tests of its module a slow one is as long as."""
 
@@ -25,7 +27,8 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # of no type that 
     """Gives a worker the tests of a file, or all of the folder whose tests share a Spark session."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return ANALYTICS if nodeid.startswith(ANALYTICS) else str(super()._split_scope(nodeid))
+        file = str(super()._split_scope(nodeid))
+        return ANALYTICS if file.startswith(ANALYTICS) and file.removeprefix(ANALYTICS) not in ALONE else file
 
 
 @pytest.hookimpl(optionalhook=True)

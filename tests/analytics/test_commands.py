@@ -13,9 +13,7 @@ from typing import Final
 
 import pytest
 
-from analytics.aggregate import main as aggregate
 from analytics.charts import TICKS, _ticks
-from analytics.report import main as report
 from supervisor.history.main import main as history
 from tests.builders.histories import START_S, write
 from tests.rigs.object_store import bucket
@@ -81,23 +79,6 @@ def test_who_stops_it_later_sees_what_was_done_and_a_line(program: subprocess.Po
     said, _ = program.communicate(timeout=60)
     assert (said, program.returncode) == (STOPPED, 130)
     wait_until(lambda: not of_session(program.pid), "the end of all", 30, lambda: of_session(program.pid))
-
-
-@pytest.mark.usefixtures("spark")
-def test_a_dro_a_table_and_a_place_that_are_not_there_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for dro in ("A", "B"):
-        write(tmp_path, "portal", rows(dro))
-    assert aggregate(["--history", str(tmp_path)]) == 0
-    capsys.readouterr()
-    assert report(["balance", "--history", str(tmp_path), "--dro", "A", "--dro", "NONE"]) == 1
-    assert capsys.readouterr().err == f"tnwgd-report: {tmp_path}: no DRO NONE; there are A, B\n"
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(SystemExit, match="2"):
-        report(["balance", "--history", str(tmp_path), "--html", str(file)])
-    assert f"--html {file}: File exists: name a directory that can be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

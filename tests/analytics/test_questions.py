@@ -191,6 +191,19 @@ def test_a_session_of_others_is_given_what_days_need(scene: tuple[Path, Scene], 
         prepare(Refusing())  # type: ignore[arg-type]
 
 
+def test_a_dro_and_a_place_that_are_not_there_are_named(
+    scene: tuple[Path, Scene], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = str(scene[0])
+    assert report(["balance", "--history", history, "--dro", "NONE"]) == 1
+    assert capsys.readouterr().err.startswith(f"tnwgd-report: {history}: no DRO NONE; there are DR")
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SystemExit, match="2"):
+        report(["balance", "--history", history, "--html", str(file)])
+    assert f"--html {file}: File exists: name a directory that can be written" in capsys.readouterr().err
+
+
 def refuse(name: str, _value: str) -> None:
     raise AnalysisException(f"{name} is static")
 
