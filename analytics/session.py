@@ -63,7 +63,7 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
-"""What Spark logs, from the start: nothing that it does not also tell the program."""
+"""Lets Spark log nothing, from the start: it tells the program what fails."""
 
 
 class NoJavaError(Exception):

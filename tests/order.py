@@ -18,7 +18,7 @@ from tests.rigs.effort import IS_LONG
 
 ANALYTICS: Final = "tests/analytics/"
 ALONE: Final = frozenset(("test_commands.py", "test_files.py", "test_kills.py", "test_silver.py"))
-"""Those of it that use no session of the tests."""
+"""Names those of it that use no session of the tests."""
 SLOW: Final = 10
 """How many other tests of its module a slow one is as long as."""
 

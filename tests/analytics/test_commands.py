@@ -1,4 +1,4 @@
-"""What a person sees of the programs: one line for what is wrong, an end in order, nothing that Spark says besides."""
+"""A person sees one line for what is wrong, an end in order, and nothing that Spark says besides."""
 
 from __future__ import annotations
 
