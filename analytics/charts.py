@@ -6,13 +6,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pygal
 from lxml import etree
 from pygal.style import Style
 
-from analytics.questions import Chart
+if TYPE_CHECKING:
+    from analytics.questions import Chart
 
 # it is for maps; before 3.12 Python warns of a finder of its kind whenever a module is not found
 sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
