@@ -157,11 +157,13 @@ def _manifest(number: int, content: bytes, path: str) -> Manifest:
 
 
 def read_rows(store: ObjectStore, path: str) -> pa.Table:
-    """Read a file of a table that was made. Raises: HistoryError."""
+    """Read a file of a table that was made. Raises: OSError, HistoryError: it is broken or gone."""
     try:
-        return pq.ParquetFile(store.open(path)).read()
+        content = store.read(path)
     except FileNotFoundError as e:
         raise HistoryError(f"{store.shown(path)}: the tables were made anew meanwhile; run it again") from e
+    try:
+        return pq.ParquetFile(pa.BufferReader(content)).read()
     except (OSError, pa.ArrowException) as e:
         what = f"{store.shown(path)}: it cannot be read ({first_line(e)})"
         raise HistoryError(f"{what}; remove silver and gold of the history, and run tnwgd-aggregate again") from e

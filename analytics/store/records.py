@@ -49,7 +49,7 @@ class DayRecord:
 
     @classmethod
     def read(cls, store: ObjectStore, path: str) -> DayRecord:
-        """Read one, or give an empty one for an empty path. Raises: HistoryError."""
+        """Read one, or give an empty one for an empty path. Raises: OSError, HistoryError: it is broken or gone."""
         if not path:
             return cls()
         try:
@@ -61,7 +61,7 @@ class DayRecord:
                 for name, seeds in told["ends"].items()
             }
             return cls(dict(told["files"]), dict(told["merged"]), ends, told["begun"])
-        except (OSError, ValueError, zlib.error, LookupError, TypeError, AttributeError) as e:
+        except (FileNotFoundError, ValueError, zlib.error, LookupError, TypeError, AttributeError) as e:
             what = f"{store.shown(path)}: it cannot be read ({e})"
             raise HistoryError(f"{what}; remove silver and gold of the history, and run it again") from e
 

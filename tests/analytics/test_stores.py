@@ -109,6 +109,19 @@ def test_a_store_that_goes_away_leaves_no_file_out(
                 aggregate(no_spark, store)
     done = aggregate(no_spark, store)
     assert (done.left_out, gold(store)) == ((), gold(tmp_path))
+    late = [{**row, "ts": row["ts"] + 1} for row in scene.tables["portal"][:9]]
+    write(tmp_path, "portal", late, "late")
+    upload(tmp_path, store.address)
+
+    def no_table(of: ObjectStore, path: str) -> pa.NativeFile:
+        if path.startswith(("gold/hour", "silver/record")):
+            raise OSError(errno.EIO, "it does not answer", of.shown(path))
+        return opens(of, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "open", no_table)
+        with pytest.raises(HistoryError, match=r"^s3://bucket-.*: it does not answer; nothing is lost"):
+            aggregate(no_spark, store)
 
 
 def test_of_two_jobs_one_goes_on(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
