@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dro.bus.worker_guards import start_thread
-from dro.errors import ResourceError
+from dro.errors import DroError, ResourceError
 from supervisor.history.store import Store
 
 TEND_S: Final = 1.0
@@ -47,7 +47,18 @@ class StoreThread:
         except ResourceError as e:
             self._refusal = e
         self._is_checked.set()
-        self._attempt(self._store.roll)
+        self._try(self._store.roll)
         while not self._is_over.wait(TEND_S):
-            self._attempt(self._store.tend)
-        self._attempt(self._store.close)
+            self._try(self._store.tend)
+        self._try(self._store.close)
+
+    def _try(self, work: Callable[[], object]) -> None:
+        def told() -> object:
+            try:
+                return work()
+            except DroError:
+                raise
+            except Exception as e:  # a file that nobody foresaw must not end the thread in silence
+                raise ResourceError(f"cannot write files of the history at {self._store.shown}: {e!r}") from e
+
+        self._attempt(told)

@@ -13,12 +13,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import supervisor.history.store_thread
 from analytics.store.objects import ObjectStore
 from dro.errors import ResourceError
 from dro.log.events import LogEvent
 from supervisor.history.journal import Journal, records
 from supervisor.history.store import MANY, US_PER_S, Store
+from supervisor.history.store_thread import StoreThread
 from supervisor.history.worker import _Recorder
+from tests.rigs.waiting import wait_until
 
 DAY_US = 86_400 * US_PER_S
 MIDNIGHT_US = 20_000 * DAY_US  # 2024-10-04
@@ -247,3 +250,30 @@ def test_a_store_that_fails_is_told_once_and_again_when_it_has_taken_something()
         attempt(what, outcome)
     lost, found = LogEvent.HISTORY_NOT_WRITTEN, LogEvent.HISTORY_WRITTEN_AGAIN
     assert told == [lost, lost, found, found]
+
+
+def test_a_file_that_nobody_foresaw_is_told_and_the_next_ones_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path, "w")
+    monkeypatch.setattr(supervisor.history.store_thread, "TEND_S", 0.01)
+    told: list[str] = []
+
+    def attempt(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except ResourceError as e:
+            told.append(str(e))
+
+    def fails() -> bool:
+        raise TypeError("no such column")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "tend", fails)
+        thread = StoreThread(store, attempt)
+        wait_until(lambda: len(told) > 1, "an attempt and the next one", 10)
+    store.add("portal", "A", [row(MIDNIGHT_US)])
+    store.commit()
+    assert thread.close() == ""
+    assert told[0] == f"cannot write files of the history at {tmp_path}: TypeError('no such column')"
+    assert len(rows_of(tmp_path)) == 1
