@@ -19,6 +19,7 @@ from supervisor.history.tables import META
 
 REPLACES: Final = "open_dro.replaces"
 SCRAPED: Final = "prometheus"
+Filters = list[tuple[str, str, list[str]]]
 KEY: Final = ("ts", "run", "seq", "source")
 MUCH: Final = 4 << 20
 """Bytes of files that are joined at a time, more of them some portals, workers, ... after others: in memory rows take
@@ -109,7 +110,7 @@ def _pieces(store: ObjectStore, files: Sequence[StoredObject], schema: pa.Schema
     key = json.loads(schema.metadata[META.encode()]).get("key", [])
     first = next((name for name in key if pa.types.is_string(schema.field(name).type)), None)
     times = -(-sum(file.size for file in files) // MUCH)
-    pieces: list[list[tuple[str, str, list[str]]] | None] = [None]
+    pieces: list[Filters | None] = [None]
     if first is not None and times > 1:
         found = [_rows(store, file, columns=[first])[first].unique() for file in files]
         values = sorted({value for column in found for value in column.to_pylist() if value is not None})
@@ -126,10 +127,12 @@ def _pieces(store: ObjectStore, files: Sequence[StoredObject], schema: pa.Schema
         yield rows.take(pc.sort_indices(rows, sort_keys=order)).replace_schema_metadata(schema.metadata)
 
 
-def _rows(store: ObjectStore, file: StoredObject, **what: Any) -> pa.Table:  # noqa: ANN401
+def _rows(
+    store: ObjectStore, file: StoredObject, columns: Sequence[str] | None = None, filters: Filters | None = None
+) -> pa.Table:
     """Read a file. Raises: FileNotFoundError, UnreadableRowsError."""
     try:
-        return pq.read_table(store.open(file.path), **what)
+        return pq.read_table(store.open(file.path), columns=columns, filters=filters)
     except FileNotFoundError:
         raise
     except BROKEN as e:
